@@ -12,11 +12,9 @@ use bywire_ring::header::Header;
 use bywire_ring::memory::{Memory, Shared};
 use bywire_sys::memory::Mapping;
 use libfuzzer_sys::fuzz_target;
-use rogue::{Inside, Rogue};
+use bywire_testing::rogue::{Inside, Rogue};
 use tempfile::TempDir;
 
-#[path = "../../crates/bywire/tests/rogue/mod.rs"]
-mod rogue;
 
 /// What lives through all inputs: a port under attack, and an honest peer of it.
 struct Fixture {

@@ -6,11 +6,9 @@ use bywire_eth::claims::{CLAIMS_MAX, Claims};
 use bywire_eth::frame::{HEADER_BYTES_MAX, Layout};
 use bywire_eth::offload::{Descriptor, VnetHeader, derive, describe};
 use bywire_eth::segment::{Cutter, Segmenter};
-use kernel::{Verdict, verdict};
+use bywire_testing::kernel::{Verdict, verdict};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/bywire-eth/tests/kernel/mod.rs"]
-mod kernel;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((descriptor, rest)) = bytes.split_first_chunk() else { return };

@@ -89,7 +89,7 @@ fn transitions(counts: &connection::Counts) -> [(&'static str, u64); 25] {
         taken,
         known,
         forged,
-        // Only a hostile peer leaves too many gaps: crates/bywire-wire/tests/lanes.rs has one.
+        // Only a hostile peer leaves too many gaps: crates/bywire-wire/tests/suite/lanes.rs has one.
         no_room: _,
         acks_alone,
         lost,

@@ -47,7 +47,7 @@ impl fmt::Display for Failure {
         }
         write!(formatter, "{}", self.scenario)?;
         writeln!(formatter, "seed {seed}: {}", self.reason)?;
-        write!(formatter, "BYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test seeds")
+        write!(formatter, "BYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test suite seeds::")
     }
 }
 

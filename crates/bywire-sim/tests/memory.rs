@@ -1,5 +1,7 @@
 //! The memory of each node, port, peer and connection, and the packets and bytes of each message: docs/scale.md has them.
+//! A program of its own, as its allocator counts.
 
+#[path = "suite/page/mod.rs"]
 mod page;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,9 +1,21 @@
 //! Fixtures that the tests of several crates share.
+#![allow(missing_docs, reason = "tests read them beside their uses")]
 
+pub mod actor;
+mod again;
 mod exclusive;
+mod guarded;
+pub mod kernel;
+pub mod linger;
+pub mod protocol_client;
+pub mod rogue;
+pub mod running;
+pub mod test_network;
 mod tier;
 mod waiting;
 
+pub use again::alone;
 pub use exclusive::{Exclusive, exclusive};
+pub use guarded::Guarded;
 pub use tier::{Tier, number, repetitions};
-pub use waiting::eventually;
+pub use waiting::{Look, eventually};

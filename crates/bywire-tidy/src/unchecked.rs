@@ -28,19 +28,19 @@ const NAMED: [&str; 26] = [
     "benches/src/bare_copy.rs",
     "benches/src/bare_ring.rs",
     // Counting allocators.
-    "crates/bywire-eth/tests/carrier.rs",
+    "crates/bywire-eth/tests/suite/carrier.rs",
     "crates/bywire-sim/tests/memory.rs",
     // Packet sockets, which report a frame's tag beside the frame.
-    "crates/bywire-eth/tests/vlan.rs",
+    "crates/bywire-eth/tests/suite/vlan.rs",
     // Entering a namespace between fork and exec.
     "crates/bywire-measure/src/namespaces.rs",
     // Forking, becoming another user, mounting a file system, and stepping a traced process.
-    "crates/bywire/tests/fork.rs",
-    "crates/bywire/tests/fuse/",
-    "crates/bywire/tests/step/",
-    "crates/bywire/tests/users.rs",
+    "crates/bywire/tests/suite/fork.rs",
+    "crates/bywire/tests/suite/fuse/",
+    "crates/bywire/tests/suite/step/",
+    "crates/bywire/tests/suite/users.rs",
     // Memory that changes while it is put.
-    "crates/bywire/tests/urgent.rs",
+    "crates/bywire/tests/suite/urgent.rs",
     // The words of this rule itself.
     "crates/bywire-tidy/src/unchecked.rs",
 ];

@@ -14,7 +14,7 @@ pub use tally::Counts;
 pub fn run(seed: u64) -> Result<Counts, String> {
     simulation::Simulation::new(seed).live().map_err(|reason| {
         format!(
-            "seed {seed}: {reason}\nBYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test transfers"
+            "seed {seed}: {reason}\nBYWIRE_SEED={seed} BYWIRE_SEEDS=1 cargo test -p bywire-sim --test suite transfers::"
         )
     })
 }

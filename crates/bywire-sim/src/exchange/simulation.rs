@@ -70,7 +70,7 @@ pub struct Simulation {
     is_leaving: bool,
     is_dead: bool,
     counts: Counts,
-    /// The counts of the network, which `crates/bywire-sim/tests/seeds.rs` checks.
+    /// The counts of the network, which `crates/bywire-sim/tests/suite/seeds.rs` checks.
     faults: crate::counts::Counts,
     turns: u32,
 }

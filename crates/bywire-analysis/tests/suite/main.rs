@@ -1,0 +1,3 @@
+//! Comparisons of sessions.
+
+mod compare;

@@ -1,0 +1,257 @@
+//! Processes that break the rules harm only themselves.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bywire::{DisconnectReason, Event, Peer, Priority};
+use bywire_eth::carrier;
+use bywire_eth::drops::Cause;
+use bywire_eth::fabric::Fabric;
+use bywire_eth::order::{
+    self, Answer, CarrierSettings, Confinement, Counts, Join, NewInterface, Order, PeerReport,
+};
+use bywire_eth::switch::Switch;
+use bywire_sys::socket::{Received, Socket};
+use bywire_testing::kernel::{Verdict, verdict};
+
+use crate::hostile_peer::{DATAGRAM_BYTES_MAX, HostilePeer, introduction, join};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const FAR: [u8; 6] = [2, 0, 0, 0, 9, 9];
+
+/// A loop with two interfaces. Packet sockets stand for the kernel's ends of the TAP devices. The second interface
+/// accepts no superframes.
+struct Node {
+    orders: Socket,
+    ends: [Socket; 2],
+}
+
+const fn mac(interface: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, interface as u8]
+}
+
+/// A loop that is connected to a hostile peer. The `Peer` is the loop, as the hostile peer sees it.
+fn node(directory: &Path) -> (Node, HostilePeer, Peer) {
+    let mut hostile_peer = HostilePeer::open("hostile_peer", directory);
+    let (orders, theirs) = Socket::pair().expect("a pair");
+    std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
+    let storm_frames_per_second = u64::MAX >> 20;
+    let settings = CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
+    order::send(&orders, &Order::Configure(settings), None).expect("sent");
+    let ends = [0, 1].map(|interface| {
+        let (end, queue) = Socket::pair().expect("a pair");
+        let takes = interface == 0;
+        let new = NewInterface {
+            interface,
+            label: format!("near:by{interface}"),
+            mac: mac(interface),
+            mtu_bytes: 9000,
+            is_bridge: false,
+            takes_tcp: takes,
+            takes_udp: takes,
+        };
+        order::send(&orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
+        end
+    });
+    join(&orders, "near", directory);
+    let peer = hostile_peer.meet();
+    (Node { orders, ends }, hostile_peer, peer)
+}
+
+impl Node {
+    fn ask(&self, question: &Order) -> Answer {
+        order::send(&self.orders, question, None).expect("sent");
+        order::await_next(&self.orders, TIMEOUT).expect("an answer")
+    }
+
+    fn counts(&self, interface: usize) -> Counts {
+        match self.ask(&Order::QueryCounts(interface)) {
+            Answer::Counts(counts) => *counts,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the report about the hostile peer satisfies `what`.
+    fn report(&self, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Answer::Peer(Some(report), _) = self.ask(&Order::QueryPeer(0))
+                && what(&report)
+            {
+                return *report;
+            }
+            assert!(Instant::now() < deadline, "{:?}", self.ask(&Order::QueryPeer(0)));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The next header and frame at an interface, if there is one.
+    fn receive<'a>(&self, interface: usize, buffer: &'a mut [u8]) -> Option<([u8; 10], &'a [u8])> {
+        match self.ends[interface].receive(buffer).expect("received") {
+            Received::Packet(length, _) => {
+                let (header, frame) = buffer[..length].split_first_chunk()?;
+                Some((*header, frame))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.orders.shut_down();
+    }
+}
+
+/// A pseudo-random sequence of numbers, the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// The end of the headers in [`write_packet`], behind a descriptor.
+const HEADERS_BYTES: usize = 8 + 14 + 20 + 20;
+
+/// Turns a datagram into a TCP or UDP superframe over IPv4, or something close to one, as far as its length allows.
+fn write_packet(datagram: &mut [u8], noise: &mut Noise) {
+    let frame_bytes = datagram.len().saturating_sub(8);
+    let is_udp = noise.below(3) == 0;
+    let segment_bytes = [8u16, 536, 1460, 8960, 40_000][noise.below(5)];
+    let mut bytes = [0; HEADERS_BYTES];
+    bytes[..8].copy_from_slice(&[if is_udp { 4 } else { 2 }, 0, 0, 0, 14, 34, 0, 0]);
+    bytes[2..4].copy_from_slice(&segment_bytes.to_le_bytes());
+    bytes[8..14].copy_from_slice(&mac(noise.below(2)));
+    bytes[14..20].copy_from_slice(&FAR);
+    bytes[20..22].copy_from_slice(&[8, 0]);
+    bytes[22] = 0x45;
+    bytes[24..26].copy_from_slice(&(frame_bytes.saturating_sub(14) as u16).to_be_bytes());
+    bytes[31] = if is_udp { 17 } else { 6 };
+    bytes[46..48].copy_from_slice(&(frame_bytes.saturating_sub(34) as u16).to_be_bytes());
+    bytes[54] = 0x50;
+    let length = datagram.len().min(HEADERS_BYTES);
+    datagram[..length].copy_from_slice(&bytes[..length]);
+    // About half of them are made invalid.
+    for _ in 0..noise.below(2) * noise.below(6) {
+        if length > 0 {
+            datagram[noise.below(length)] = noise.next() as u8;
+        }
+    }
+    if noise.below(16) == 0 {
+        datagram[..length].fill_with(|| noise.next() as u8);
+    }
+}
+
+#[test]
+fn datagrams_that_the_kernel_would_refuse_are_dropped_before_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (node, mut hostile_peer, peer) = node(directory.path());
+    hostile_peer.introduce(peer, FAR);
+    node.report(|report| report.interfaces_count == 1);
+    let mut noise = Noise(0x5EED);
+    let (mut datagram, mut buffer) = (vec![0; DATAGRAM_BYTES_MAX], vec![0; 70_000]);
+    let (mut plain, mut superframes) = (0, 0);
+    let mut drain = || {
+        for interface in 0..2 {
+            while let Some((header, frame)) = node.receive(interface, &mut buffer) {
+                match verdict(header, frame) {
+                    Verdict::Plain => plain += 1,
+                    Verdict::Superframe(_) if interface == 0 => superframes += 1,
+                    other => {
+                        panic!("{other:?} at {interface}: {header:?} {:?}", &frame[..frame.len().min(64)])
+                    }
+                }
+            }
+        }
+    };
+    for length in 0..=DATAGRAM_BYTES_MAX {
+        write_packet(&mut datagram[..length], &mut noise);
+        hostile_peer.send(peer, &datagram[..length]);
+        drain();
+    }
+    let sent = DATAGRAM_BYTES_MAX as u64 + 1;
+    let report = node.report(|report| report.received.frames == sent);
+    drain();
+    assert!(superframes > 1000 && plain > 1000, "{superframes} superframes, {plain} others");
+    assert!(report.drops.of(Cause::Illegal) > 1000, "{report:?}");
+    for interface in 0..2 {
+        let counts = node.counts(interface);
+        assert_eq!((counts.drops.of(Cause::TargetRefused), counts.drops.of(Cause::TargetDown)), (0, 0));
+        assert_eq!(counts.cut > 1000, interface == 1, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_announces_constantly_is_read_once_a_turn() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut hostile_peer = HostilePeer::open("hostile_peer", directory.path());
+    let (network, node) = ("test".to_owned(), "near".to_owned());
+    let join = Join { network, node, queue: 0, directory: directory.path().to_owned() };
+    let mut fabric = Fabric::join(&join, directory.path()).expect("joined");
+    let mut switch = Switch::new(100);
+    let deadline = Instant::now() + TIMEOUT;
+    let peer = loop {
+        assert!(fabric.poll(&mut switch).is_none() && Instant::now() < deadline);
+        if let Some(Event::Connected(peer)) = hostile_peer.poll() {
+            break peer;
+        }
+    };
+    for count in 1..=10 {
+        hostile_peer.port.send(peer, Priority::High, &introduction(FAR, count)).expect("sent");
+    }
+    let mut heard = 0;
+    while heard < 10 {
+        assert!(fabric.poll(&mut switch).is_none() && Instant::now() < deadline);
+        let count = fabric.report(0).0.map_or(0, |report| report.interfaces_count);
+        assert!(count <= heard + 1, "others had no turn between {heard} and {count}");
+        heard = count;
+    }
+}
+
+#[test]
+fn a_dropped_peer_reconnects() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (node, mut hostile_peer, peer) = node(directory.path());
+    let began = Instant::now();
+    hostile_peer.port.send(peer, Priority::High, b"no introduction").expect("sent");
+    let again = hostile_peer.meet();
+    assert!(again != peer && began.elapsed() >= Duration::from_millis(900), "not at once: {began:?}");
+    hostile_peer.introduce(again, FAR);
+    let report = node.report(|report| report.interfaces_count == 1);
+    assert_eq!(report.node, "hostile_peer");
+    // The loop does not seek a peer that has ended.
+    drop(hostile_peer);
+    std::thread::sleep(Duration::from_millis(50));
+    let mut heir = HostilePeer::open("hostile_peer", directory.path());
+    let deadline = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < deadline {
+        assert!(!matches!(heir.poll(), Some(Event::Connected(_))), "nobody was lost");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_name_with_control_characters_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_node, mut hostile_peer, peer) = node(directory.path());
+    let text = String::from_utf8(introduction(FAR, 1)).expect("text").replace("far:", "\\u001b[2J");
+    hostile_peer.port.send(peer, Priority::High, text.as_bytes()).expect("sent");
+    let deadline = Instant::now() + TIMEOUT;
+    let reason = loop {
+        assert!(Instant::now() < deadline, "it is taken");
+        if let Some(Event::Disconnected { reason, .. }) = hostile_peer.poll() {
+            break reason;
+        }
+    };
+    assert_eq!(reason, DisconnectReason::Closed);
+}

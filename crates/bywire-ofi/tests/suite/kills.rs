@@ -1,0 +1,59 @@
+//! Peers that are killed at random moments, and MPI jobs of which a rank is.
+
+use std::path::Path;
+
+use crate::loaded::{Loaded, OPEN_MPI, finish, is_open_mpi, options, run};
+
+/// How many (`BYWIRE_ROUNDS`), from which seed on (`BYWIRE_SEED`).
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// Sockets of ports.
+fn ports(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"));
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(".port")).collect()
+}
+
+#[test]
+fn operations_with_a_killed_peer_end_soon_and_the_endpoint_goes_on() {
+    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
+    let program = loaded.compile("cc", "kills.c", &["-lfabric"]);
+    let (rounds, first) = (number("BYWIRE_ROUNDS", 100), number("BYWIRE_SEED", 1));
+    // A program has limited time.
+    for seed in first..first + rounds.div_ceil(100) {
+        let mut command = loaded.command(&program);
+        let peers = rounds.min(100).to_string();
+        let output = finish(command.args([peers, seed.to_string()]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        eprint!("{said}");
+        assert!(output.status.success() && output.stdout == b"survived\n", "seed {seed}: {said}");
+    }
+    assert_eq!(ports(&loaded.path("run")), Vec::<String>::new());
+}
+
+#[test]
+fn a_job_whose_rank_is_killed_ends_and_leaves_nothing() {
+    let Some(loaded) = Loaded::new(&["mpirun", "mpicc", "cc"], "mpi.h") else { return };
+    if !is_open_mpi(&loaded) {
+        return;
+    }
+    let program = loaded.compile("mpicc", "killed_rank.c", &[]);
+    let ports_program = loaded.compile("cc", "kills.c", &["-lfabric"]);
+    let (rounds, seed) = (number("BYWIRE_ROUNDS", 100) / 20, number("BYWIRE_SEED", 1));
+    for turn in seed..seed + rounds {
+        let mut command = loaded.command("mpirun");
+        command.env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
+        command.args(["-n", "3", "--oversubscribe"]).args(options()).arg(&program).arg(turn.to_string());
+        let output = finish(&mut command);
+        assert!(!output.status.success(), "{turn}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The launcher sees the end of the rank, or another rank does first, and has the job ended.
+        let is_seen = said.contains("signal 9") || said.contains("MPI_ERRORS_ARE_FATAL");
+        assert!(is_seen && !said.contains("signal 11"), "{turn}: {said}");
+    }
+    // Openers clear away the sockets of killed ranks.
+    assert_eq!(run(loaded.command(&ports_program).args(["4", "1"])), "survived\n");
+    assert_eq!(ports(&loaded.path("run")), Vec::<String>::new());
+}

@@ -1,0 +1,10 @@
+//! The provider as libfabric loads it, and MPI programs over it, on one machine and on several.
+
+mod job;
+mod kills;
+mod loaded;
+mod loading;
+mod machines;
+mod messages;
+mod mpich;
+mod open_mpi;

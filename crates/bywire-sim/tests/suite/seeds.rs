@@ -1,0 +1,27 @@
+//! Connections keep their promises in the scenario of every seed, and every fault and transition has happened.
+
+use bywire_sim::{Counts, run, run_traced};
+use bywire_testing::{number, repetitions};
+
+use crate::seed_range::run_all;
+
+/// Random: from `BYWIRE_SEED` on, `BYWIRE_SEEDS` of them.
+#[test]
+fn every_seed_keeps_what_connections_promise() {
+    let (first, seeds) = (number("BYWIRE_SEED", 1), repetitions("BYWIRE_SEEDS", 1_000, 10_000));
+    if seeds == 1 {
+        // A single seed for inspection.
+        let (history, end) = run_traced(first, 10_000);
+        println!("{history}");
+        assert!(end.is_ok(), "it stands above");
+        return;
+    }
+    let counts = run_all(first, seeds, run, Counts::merge);
+    let (thousandths, slowest) = counts.slowest();
+    println!("the slowest is seed {slowest}: {thousandths} thousandths of what it may take");
+    counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
+    if seeds >= 1000 {
+        let missing: Vec<_> = counts.iter().filter(|(_, number)| *number == 0).collect();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}

@@ -1,0 +1,521 @@
+//! Whatever a service, a machine or a program lacks, every byte arrives, by TCP if necessary.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use bywire_pairing::service::Service;
+use bywire_pairing::user::Scope;
+use bywire_sys::listener::Listener;
+use bywire_sys::socket::Received;
+use bywire_testing::alone;
+
+use crate::test_service::{self, Running, TestService};
+
+/// A user that owns nothing, on every system.
+const NOBODY: u32 = 65534;
+const ROUNDS: u8 = 200;
+
+/// This test as a program with the library, in the given role.
+fn program(pairing: &TestService, test: &str, role: &str) -> Command {
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
+    command.args(alone(test)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", role);
+    command.stdin(Stdio::piped());
+    command
+}
+
+/// Sends bytes both ways between two ends of this process.
+fn talk((client, server): (RawFd, RawFd)) {
+    for round in 0..ROUNDS {
+        for (from, to) in [(client, server), (server, client)] {
+            assert_eq!(test_service::send(from, &[round], 0), 1, "round {round}: {}", test_service::errno());
+            assert!(test_service::poll_for(to, 20_000), "round {round} is not heard");
+            assert_eq!(test_service::receive(to, 1, 0), (1, vec![round]));
+        }
+    }
+}
+
+/// The behaviour of a program without faults of its own.
+fn say_right() {
+    let ends = test_service::pair();
+    talk(ends);
+    // Waits for however long the service takes.
+    if test_service::role().as_deref() == Some("carry") {
+        test_service::carry(ends);
+    }
+    test_service::say("right");
+}
+
+fn is_right(mut command: Command) {
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.hear(), "right");
+    drop(running.child.stdin.take());
+    assert!(running.end().success());
+}
+
+const ABSENT: &str = "a_missing_service_has_no_cost";
+
+#[test]
+fn a_missing_service_has_no_cost() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    let pairing = TestService::without_service();
+    is_right(program(&pairing, ABSENT, "talk"));
+    // A socket name without a service, as a killed one leaves it.
+    drop(Listener::bind(&pairing.service).expect("bound"));
+    is_right(program(&pairing, ABSENT, "talk"));
+}
+
+const STOPPED: &str = "a_stopped_service_delays_nobody";
+
+#[test]
+fn a_stopped_service_delays_nobody() {
+    match test_service::role().as_deref() {
+        Some("serve") => {
+            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
+            let mut service = Service::start(&path, Scope::User).expect("a service");
+            test_service::say("listens");
+            return service.serve(Duration::from_secs(600)).expect("served");
+        }
+        Some(_) => return say_right(),
+        None => {}
+    }
+    let pairing = TestService::without_service();
+    let mut service = program(&pairing, STOPPED, "serve");
+    let mut service =
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
+    assert_eq!(service.hear(), "listens");
+    let signal = |signal: i32| {
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::kill(service.child.id() as i32, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    is_right(program(&pairing, STOPPED, "talk"));
+    signal(libc::SIGCONT);
+    test_service::eventually("it goes on", || bywire_pairing::status::query(&pairing.service).ok());
+    is_right(program(&pairing, STOPPED, "carry"));
+    assert_eq!(pairing.status().carried_ever, 1, "the one that came later was carried");
+}
+
+const OTHER: &str = "a_service_of_another_version_is_not_used";
+
+#[test]
+fn a_service_of_another_version_is_not_used() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    assert_eq!(hello_to_another_version(false), Some((bywire_pairing::protocol::PACKET_BYTES, 2)));
+}
+
+const GUARDED: &str = "the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors";
+
+#[test]
+fn the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    match hello_to_another_version(true) {
+        None => println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)"),
+        said => assert_eq!(said, Some((bywire_pairing::protocol::PACKET_BYTES, 2))),
+    }
+}
+
+/// What a program sends to a service of another version, which then hangs up. The service takes descriptors only from
+/// programs that it has accepted, or from all. `None`: this kernel cannot make that difference.
+fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
+    let pairing = TestService::without_service();
+    let listener = Listener::bind(&pairing.service).expect("bound");
+    if is_guarded && !listener.guard(true) {
+        return None;
+    }
+    let other = std::thread::spawn(move || {
+        let caller = test_service::eventually("somebody calls", || listener.accept().expect("accept"));
+        let mut buffer = [0; 64];
+        test_service::eventually("says hello", || match caller.receive(&mut buffer) {
+            Ok(Received::Packet(length, descriptors)) => Some((length, descriptors.len())),
+            _ => None,
+        })
+    });
+    is_right(program(&pairing, if is_guarded { GUARDED } else { OTHER }, "talk"));
+    Some(other.join().expect("it was called"))
+}
+
+const FORBIDDEN: &str = "without_permission_to_reach_the_service_it_is_tcp";
+
+#[test]
+fn without_permission_to_reach_the_service_it_is_tcp() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    // Root's own service, which is for root only.
+    let pairing = TestService::new();
+    pairing.open_to_all();
+    is_right(pairing.user(NOBODY, FORBIDDEN, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
+const NUMBERS: &str = "without_descriptors_it_is_tcp";
+
+#[test]
+fn without_descriptors_it_is_tcp() {
+    if test_service::role().is_some() {
+        let ends = test_service::pair();
+        let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: a live structure; a descriptor that is open.
+        unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+            while libc::dup(ends.0) >= 0 {}
+        }
+        talk(ends);
+        return test_service::say("right");
+    }
+    let pairing = TestService::new();
+    is_right(program(&pairing, NUMBERS, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
+const CROWD: &str = "a_service_short_of_descriptors_serves_some_programs";
+
+#[test]
+fn a_service_short_of_descriptors_serves_some_programs() {
+    match test_service::role().as_deref() {
+        Some("serve") => {
+            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+            // SAFETY: a live structure.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
+            let mut service = Service::start(&path, Scope::User).expect("a service");
+            test_service::say("listens");
+            return service.serve(Duration::from_secs(600)).expect("served");
+        }
+        Some(role) => {
+            let ends = test_service::pair();
+            talk(ends);
+            if role == "carry" {
+                test_service::carry(ends);
+            }
+            let before = test_service::kernel_sent(ends.0);
+            talk(ends);
+            test_service::say(if test_service::kernel_sent(ends.0) == before {
+                "carried"
+            } else {
+                "not carried"
+            });
+            let _told = std::io::stdin().read(&mut [0]);
+            return talk(ends);
+        }
+        None => {}
+    }
+    let pairing = TestService::without_service();
+    let mut service = program(&pairing, CROWD, "serve");
+    let mut service =
+        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
+    assert_eq!(service.hear(), "listens");
+    let mut first = Running::start(&mut program(&pairing, CROWD, "carry"));
+    assert_eq!(first.hear(), "carried");
+    let mut programs: Vec<_> =
+        (1..20).map(|_| Running::start(&mut program(&pairing, CROWD, "talk"))).collect();
+    // Asked before the first one ends, which frees a slot.
+    let carried = programs.iter_mut().filter_map(|program| (program.hear() == "carried").then_some(()));
+    assert!(carried.count() < programs.len(), "there was room for all");
+    programs.push(first);
+    programs.iter_mut().for_each(|program| drop(program.child.stdin.take()));
+    programs.iter_mut().for_each(|program| assert!(program.end().success()));
+    // One slot is free for any caller.
+    let found =
+        test_service::eventually("it answers", || bywire_pairing::status::query(&pairing.service).ok());
+    assert!(found.carried_ever >= 1, "{found:?}");
+    let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
+    last.hear();
+    drop(last.child.stdin.take());
+    assert!(last.end().success());
+    assert!(service.child.try_wait().expect("ours").is_none());
+}
+
+const MEMORY: &str = "without_memory_it_is_tcp";
+
+#[test]
+fn without_memory_it_is_tcp() {
+    if let Some(kind) = test_service::role() {
+        let ends = test_service::pair();
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // The address space in use stays. Files may not become longer than a segment.
+        let kind = if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS };
+        // SAFETY: a live structure.
+        assert_eq!(unsafe { libc::setrlimit(kind, &raw const limit) }, 0);
+        talk(ends);
+        return test_service::say("right");
+    }
+    for kind in ["space", "files"] {
+        let pairing = TestService::new();
+        let mut command = program(&pairing, MEMORY, kind);
+        command.env("BYWIRE_LOG", pairing.path("log"));
+        is_right(command);
+        assert_eq!(pairing.status().carried_ever, 0, "{kind}");
+    }
+}
+
+const ROOT: &str = "a_program_is_carried_after_chroot";
+
+#[test]
+fn a_program_is_carried_after_chroot() {
+    if test_service::role().is_some() {
+        let empty = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_ROOT"));
+        let empty = std::ffi::CString::new(empty.into_os_string().into_encoded_bytes()).expect("a path");
+        // SAFETY: a live string.
+        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        return say_right();
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let pairing = TestService::new();
+    let empty = tempfile::tempdir().expect("a directory");
+    let mut command = program(&pairing, ROOT, "talk");
+    command.env("BYWIRE_TEST_ROOT", empty.path());
+    is_right(command);
+    assert_eq!(pairing.status().carried_ever, 1);
+}
+
+const FULL: &str = "a_full_disk_disables_only_the_log_and_spinning";
+
+#[test]
+fn a_full_disk_disables_only_the_log_and_spinning() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let pairing = TestService::new();
+    let full = tempfile::tempdir().expect("a directory");
+    let inner = program(&pairing, FULL, "carry");
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=4k tmpfs \"$0\" && head -c 4096 /dev/zero > \"$0/file\" || exit 77
+        echo >> \"$0/file\" && exit 77
+        LD_PRELOAD=$1 BYWIRE_SOCKETS_CORES=$0/cores BYWIRE_LOG=$0/log; export LD_PRELOAD BYWIRE_SOCKETS_CORES BYWIRE_LOG
+        shift; exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script]).arg(full.path()).arg(TestService::library());
+    command.arg(inner.get_program()).args(inner.get_args()).stderr(Stdio::null());
+    for (name, value) in inner.get_envs() {
+        if let Some(value) = value
+            && name != "LD_PRELOAD"
+        {
+            command.env(name, value);
+        }
+    }
+    let mut running = Running::start(&mut command);
+    assert_eq!(running.hear(), "right");
+    assert!(running.end().success());
+    assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
+}
+
+const SIGNALS: &str = "termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not";
+
+#[test]
+fn termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not() {
+    match test_service::role().as_deref() {
+        Some("serve") => return serve_until_the_end(),
+        Some("talk") => return talk_until_told(),
+        _ => {}
+    }
+    for (signal, end) in [(None, "end"), (Some(libc::SIGTERM), "reset"), (Some(libc::SIGKILL), "reset")] {
+        let pairing = TestService::new();
+        let mut server = Running::start(&mut program(&pairing, SIGNALS, "serve"));
+        let port = server.hear();
+        let mut client = program(&pairing, SIGNALS, "talk");
+        let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port));
+        assert_eq!(client.hear(), "right");
+        let found = pairing.status();
+        assert_eq!((found.carried, found.carried_ever), (1, 1), "{found:?}");
+        match signal {
+            // SAFETY: our own child.
+            Some(signal) => assert_eq!(unsafe { libc::kill(client.child.id() as i32, signal) }, 0),
+            None => drop(client.child.stdin.take()),
+        }
+        assert_eq!(server.hear(), end, "{signal:?}");
+        client.end();
+        let cut = if signal.is_some() { 1 } else { 0 };
+        test_service::eventually("both are gone", || (pairing.status().processes == 0).then_some(()));
+        assert_eq!(pairing.status().cut, cut, "{signal:?}");
+    }
+}
+
+fn serve_until_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let (mut peer, _) = listener.accept().expect("accept");
+    let mut byte = [0];
+    loop {
+        match peer.read(&mut byte) {
+            Ok(1) => peer.write_all(&byte).expect("an answer"),
+            Ok(_) => return test_service::say("end"),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                return test_service::say("reset");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Sends and receives until the service reports a carried connection.
+fn talk_until_told() {
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    for _ in 0..400 {
+        peer.write_all(b"!").expect("sent");
+        peer.read_exact(&mut [0]).expect("an answer");
+    }
+    test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut peer, 1));
+    test_service::say("right");
+    let _told = std::io::stdin().read(&mut [0]);
+}
+
+const UNUSED: &str = "ends_that_moved_no_bytes_in_memory_are_reported_separately";
+
+#[test]
+fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
+    if let Some(role) = test_service::role() {
+        let ends = test_service::pair();
+        if role.starts_with("used") {
+            test_service::carry(ends);
+        } else {
+            talk_until_paired(ends);
+        }
+        if role.ends_with("closes") {
+            [ends.0, ends.1].into_iter().for_each(test_service::close);
+        }
+        return test_service::say("right");
+    }
+    for (role, unused) in [("used, closes", 0), ("used, leaves", 0), ("closes", 2), ("leaves", 2)] {
+        let pairing = TestService::new();
+        is_right(program(&pairing, UNUSED, role));
+        test_service::eventually("it is gone", || (pairing.status().processes == 0).then_some(()));
+        let found = pairing.status();
+        assert_eq!((found.carried_ever, found.unused, found.cut), (1, unused, 0), "{role}: {found:?}");
+        assert_eq!(found.bytes > 0, unused == 0, "{role}: {found:?}");
+    }
+}
+
+/// Makes no further call: the next ones would go through memory.
+fn talk_until_paired((client, server): (RawFd, RawFd)) {
+    let service = std::path::PathBuf::from(test_service::told("BYWIRE_SOCKETS_SERVICE"));
+    let status = || test_service::eventually("it answers", || bywire_pairing::status::query(&service).ok());
+    let is_paired = || status().carried_ever > 0;
+    for (from, to) in [(client, server), (server, client)].into_iter().cycle().take(2000) {
+        assert_eq!(test_service::send(from, b"!", 0), 1);
+        if is_paired() {
+            return;
+        }
+        assert!(test_service::poll_for(to, 20_000));
+        assert_eq!(test_service::receive(to, 1, 0).0, 1);
+        if is_paired() {
+            return;
+        }
+    }
+    panic!("never paired");
+}
+
+const SILENT: &str = "invalid_settings_are_not_reported_in_a_programs_output";
+
+#[test]
+fn invalid_settings_are_not_reported_in_a_programs_output() {
+    if test_service::role().is_some() {
+        return say_right();
+    }
+    let pairing = TestService::new();
+    let mut command = program(&pairing, SILENT, "carry");
+    command.env("BYWIRE_LOG", pairing.path("no/such/log")).env("BYWIRE_SOCKETS_SPIN", "perhaps");
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("said right") && !said.contains("perhaps"), "{said}");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(pairing.status().carried_ever, 1);
+}
+
+const LOGGED: &str = "returned_bytes_are_logged_as_kernel_bytes";
+
+#[test]
+fn returned_bytes_are_logged_as_kernel_bytes() {
+    if let Some(role) = test_service::role() {
+        let (client, server) = test_service::pair();
+        test_service::carry((client, server));
+        assert_eq!(test_service::send(client, &[7; 50_000], 0), 50_000);
+        let given = test_service::kernel_given(client);
+        match role.as_str() {
+            "closes" => test_service::close(client),
+            _ => assert_eq!(test_service::pass(server), 1),
+        }
+        let given = test_service::kernel_received(server) - given;
+        // The kernel may count the end of the stream as a byte.
+        assert!((50_000..=50_001).contains(&given), "{given} bytes were given back");
+        return test_service::say(&test_service::kernel_received(server).to_string());
+    }
+    for role in ["closes", "passes"] {
+        let pairing = TestService::new();
+        let mut running =
+            Running::start(program(&pairing, LOGGED, role).env("BYWIRE_LOG", pairing.path("log")));
+        let received: u64 = running.hear().parse().expect("a number");
+        assert!(running.end().success());
+        let log = std::fs::read_to_string(pairing.path("log")).expect("a log");
+        let through_kernel = |line: &str| {
+            let words: Vec<u64> =
+                line.split(' ').skip(4).map(|word| word.parse().expect("a number")).collect();
+            (words[0] >= 50_000).then(|| words[0] - words[2])
+        };
+        let through_kernel: Vec<u64> = log.lines().filter_map(through_kernel).collect();
+        assert_eq!(through_kernel.len(), 1, "one end has sent that much: {log}");
+        assert!((through_kernel[0]..=through_kernel[0] + 1).contains(&received), "{received}: {log}");
+    }
+}
+
+const LIMITED: &str = "a_user_with_small_limits_continues_over_tcp_with_a_report";
+
+/// Limits of open files, of locked memory, of the length of files, and all of them.
+#[test]
+fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
+    if let Some(role) = test_service::role() {
+        let ends = test_service::pair();
+        for (name, kind, most) in [
+            ("files", libc::RLIMIT_NOFILE, 12),
+            ("memory", libc::RLIMIT_MEMLOCK, 0),
+            ("length", libc::RLIMIT_FSIZE, 4096),
+        ] {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+            // SAFETY: a live structure; descriptors of this process's own.
+            unsafe {
+                if role == name || role == "all" {
+                    assert_eq!(libc::setrlimit(kind, &raw const limit), 0, "{name}");
+                }
+                while name == "files" && (role == name || role == "all") && libc::dup(ends.0) >= 0 {}
+            }
+        }
+        talk(ends);
+        [ends.0, ends.1].into_iter().for_each(test_service::close);
+        return test_service::say("right");
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let pairing = TestService::of_machine(bywire_pairing::space::Spaces::new(Vec::new()).expect("spaces"));
+    for role in ["files", "memory", "length", "all"] {
+        let log = pairing.path(role);
+        std::fs::write(&log, "").expect("a log");
+        std::os::unix::fs::chown(&log, Some(NOBODY), Some(NOBODY)).expect("given away");
+        let mut command = pairing.user(NOBODY, LIMITED, role);
+        command.env("BYWIRE_LOG", &log).stdin(Stdio::piped());
+        is_right(command);
+        let log = std::fs::read_to_string(&log).expect("a log");
+        let fates: Vec<&str> = log.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+        // Memory that is not locked is not limited.
+        let is_carried = |fate: &&str| *fate == "carried";
+        assert!(fates.len() >= 2 || role == "files" || role == "all", "{role}: {log}");
+        assert!(role == "memory" || !fates.iter().any(is_carried), "{role}: {log}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Threads, handlers, children and libraries of a program work as without the library.
+
+use bywire_pairing::reason::Reason;
+use bywire_pairing::status::Status;
+use bywire_testing::eventually;
+
+use crate::test_service::transcript::{same, transcript};
+use crate::test_service::{Running, TestService};
+
+/// Runs the program until it exits, which must be with success.
+fn lives(words: &[&str]) -> Option<Status> {
+    let pairing = TestService::new();
+    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let mut running = Running::start(pairing.command(program, Some(8)).args(words));
+    assert!(running.end().success(), "{words:?}");
+    Some(pairing.status())
+}
+
+#[test]
+fn a_child_forked_while_a_thread_sets_handlers_can_set_handlers() {
+    lives(&["handlers"]);
+}
+
+#[test]
+fn a_handler_opens_and_closes_while_its_thread_forks() {
+    lives(&["forks"]);
+}
+
+#[test]
+fn a_thread_with_the_smallest_stack_polls_and_selects() {
+    if let Some(status) = lives(&["stack"]) {
+        assert_eq!(status.carried_ever, 1, "{status:?}");
+    }
+}
+
+#[test]
+fn a_constructor_of_a_loaded_library_can_wait_for_a_thread_that_makes_calls() {
+    let pairing = TestService::new();
+    let (Some(program), Some(library)) = (
+        pairing.compiled("lives.c", "lives", &["-pthread"]),
+        pairing.compiled("lives.c", "loaded.so", &["-pthread", "-shared", "-fPIC", "-DLOADED"]),
+    ) else {
+        return;
+    };
+    let mut running = Running::start(pairing.command(program, Some(8)).arg("load").arg(library));
+    assert!(running.end().success());
+}
+
+/// Runs the program with a library that it loads in this way, and that was linked with these options.
+fn plugged(how: &str, options: &[&str], is_named: bool) -> Option<Status> {
+    let pairing = TestService::new();
+    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let words = [&["-shared", "-fPIC", "-DPLUGIN"], options].concat();
+    let plugin = pairing.compiled("lives.c", "plugin.so", &words)?;
+    let mut command = pairing.command(program, Some(8));
+    command.args(["plugin", how]);
+    if is_named {
+        command.env("LD_LIBRARY_PATH", plugin.parent()?).arg("plugin.so");
+    } else {
+        command.arg(&plugin);
+    }
+    assert!(Running::start(&mut command).end().success(), "{how} {options:?} {is_named}");
+    Some(pairing.status())
+}
+
+#[test]
+fn libraries_loaded_with_deep_binding_are_carried() {
+    for (how, option) in [("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now"), ("now", "-fno-plt")] {
+        for is_named in [false, true] {
+            let options = [option, "-Wl,-z,relro"];
+            if let Some(status) = plugged(how, &options, is_named) {
+                assert_eq!(status.carried_ever, 4, "{how} {option} {is_named}: {status:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_library_in_a_namespace_of_its_own_makes_its_program_tcp() {
+    if let Some(status) = plugged("apart", &[], false) {
+        assert_eq!(status.carried_ever, 1, "{status:?}");
+        assert!(status.not_carried.contains(&(Reason::Loaded, 1)), "{status:?}");
+    }
+}
+
+#[test]
+fn a_library_with_inline_system_calls_makes_its_program_tcp() {
+    for is_named in [false, true] {
+        if let Some(status) = plugged("inline", &["-DINLINE"], is_named) {
+            assert_eq!(status.carried_ever, 1, "{is_named}: {status:?}");
+            assert!(status.not_carried.contains(&(Reason::Inline, 1)), "{is_named}: {status:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_with_inline_system_calls_is_tcp_from_its_start() {
+    let pairing = TestService::new();
+    for (options, way, carried) in [(&["-pthread"][..], "carry", 1), (&["-pthread", "-DINLINE"], "talk", 0)] {
+        let Some(program) = pairing.compiled("lives.c", "lives", options) else { return };
+        let before = pairing.status().carried_ever;
+        let log = pairing.path("log");
+        let mut command = pairing.command(&program, Some(8));
+        assert!(Running::start(command.arg(way).env("BYWIRE_LOG", &log)).end().success(), "{options:?}");
+        let status = pairing.status();
+        assert_eq!(status.carried_ever - before, carried, "{options:?}: {status:?}");
+        let told = std::fs::read_to_string(&log).expect("a log");
+        let named = format!(" Inline - - 0 0 0 0 {}\n", program.display());
+        assert_eq!(told.contains(&named), carried == 0, "{options:?}: {told}");
+    }
+    assert!(pairing.status().not_carried.contains(&(Reason::Inline, 1)), "{:?}", pairing.status());
+}
+
+#[test]
+fn functions_looked_up_by_the_c_librarys_handle_are_carried() {
+    for how in ["handle", "versioned", "default"] {
+        if let Some(status) = lives(&["symbols", how]) {
+            assert_eq!(status.carried_ever, 1, "{how}: {status:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_are_cancelled_where_they_sleep() {
+    if let Some(status) = lives(&["cancel"]) {
+        assert_eq!(status.carried_ever, 1, "{status:?}");
+    }
+}
+
+#[test]
+fn vfork_waits_for_its_own_child_alone() {
+    lives(&["vforks"]);
+}
+
+#[test]
+fn a_child_in_its_parents_memory_closes_files_without_thread_local_variables() {
+    lives(&["bare"]);
+}
+
+#[test]
+fn connections_of_dead_children_are_released() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread"]) else { return };
+    let mut running = Running::start(pairing.command(program, Some(8)).arg("children"));
+    assert_eq!(running.hear(), "closed");
+    eventually("it ends for the service", || (pairing.status().carried == 0).then_some(()));
+    assert_eq!(pairing.status().carried_ever, 1);
+}
+
+#[test]
+fn a_connection_continues_in_a_program_started_by_execl() {
+    for way in ["l", "p", "e"] {
+        if let Some(status) = lives(&["lists", way]) {
+            assert_eq!(status.carried_ever, 1, "{way}: {status:?}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("calls.c", "calls", &["-pthread"]) else { return };
+    let options = [
+        "low",
+        "stamp",
+        "stamp_ns",
+        "new_stamp",
+        "new_stamp_ns",
+        "stamping",
+        "waiting",
+        "filter",
+        "extended",
+    ];
+    for option in options {
+        let [plain, beside] =
+            [None, Some(4)].map(|calls| transcript(&pairing, &program, &["inherited", option], calls));
+        assert_eq!(beside, plain, "{option}: with the library, and without");
+    }
+    let status = pairing.status();
+    assert_eq!(status.carried_ever, 0, "{status:?}");
+    let counted = status.not_carried.iter().find(|(reason, _)| *reason == Reason::Option);
+    assert!(counted.is_some(), "{status:?}");
+}
+
+#[test]
+fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
+    same(
+        "calls.c",
+        &[&["changed", "waiting"], &["changed", "stamp"], &["changed", "low"], &["changed", "pages"]],
+    );
+}
+
+/// The library's own times are the kernel's, as are those of the program's calls.
+#[test]
+fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
+    let pairing = TestService::new();
+    let [Some(usual), Some(still)] = [&["-pthread"][..], &["-pthread", "-rdynamic", "-DCLOCK"]]
+        .map(|words| pairing.compiled("calls.c", &format!("calls{}", words.len()), words))
+    else {
+        return;
+    };
+    let plain = transcript(&pairing, &usual, &["times"], None);
+    assert_eq!(transcript(&pairing, &still, &["times"], None), plain, "the kernel's calls need no clock");
+    assert_eq!(transcript(&pairing, &still, &["times"], Some(4)), plain, "with the library, and without");
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
+}
+
+#[test]
+fn single_calls_return_what_they_return_over_tcp() {
+    same(
+        "calls.c",
+        &[&["peeks"], &["no_times"], &["inherit_no_time"], &["lengths"], &["messages"], &["nothing"]],
+    );
+}

@@ -1,0 +1,390 @@
+//! Ten thousand carried connections to one server, and the memory of many that are idle.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use bywire_testing::alone;
+
+use crate::test_service::{self, TestService};
+
+const CONNECTIONS: usize = 10_000;
+const TEST: &str = "ten_thousand_connections_are_carried_into_one_server";
+/// Rounds until all of them are carried. Each leaves the kernel by its own calls.
+const ROUNDS_MAX: usize = 60;
+/// Resident memory that an idle connection may use at both ends together.
+const IDLE_KIB: usize = 64;
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+#[test]
+fn ten_thousand_connections_are_carried_into_one_server() {
+    match std::env::var("BYWIRE_TEST_ROLE").as_deref() {
+        Ok("serve") => return serve(),
+        Ok("call") => return call(),
+        _ => {}
+    }
+    let limit = test_service::raise_descriptor_limit();
+    if limit < CONNECTIONS as u64 + 1000 {
+        println!("not run: the limit of open files is {limit}, and {} are needed", CONNECTIONS + 1000);
+        return;
+    }
+    let maps = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit of the kernel's");
+    if maps.trim().parse::<usize>().expect("a number") < 5 * CONNECTIONS {
+        println!("not run: vm.max_map_count is {}, and {} are needed", maps.trim(), 5 * CONNECTIONS);
+        return;
+    }
+    let pairing = TestService::new();
+    let mut server = role(&pairing, "serve", 0);
+    let mut said = BufReader::new(server.stdout.take().expect("piped"));
+    let port = line_with(&mut said, "port ").parse().expect("a port");
+    let mut client = role(&pairing, "call", port);
+    let mut input = client.stdin.take().expect("piped");
+    let mut said = BufReader::new(client.stdout.take().expect("piped"));
+    line_with(&mut said, "connected");
+    let before_kib: usize = [server.id(), client.id()].into_iter().map(resident_kib).sum();
+    let end = Instant::now() + TIMEOUT;
+    let mut rounds = 0;
+    while pairing.status().carried < CONNECTIONS as u64 || rounds < 8 {
+        assert!(rounds < ROUNDS_MAX && Instant::now() < end, "{rounds} rounds: {:?}", pairing.status());
+        writeln!(input, "round").expect("the client listens");
+        line_with(&mut said, "done");
+        rounds += 1;
+    }
+    // Some more, so that bytes go through memory in both directions of each connection.
+    for _ in 0..12 {
+        writeln!(input, "round").expect("the client listens");
+        line_with(&mut said, "done");
+    }
+    let after_kib: usize = [server.id(), client.id()].into_iter().map(resident_kib).sum();
+    let each_kib = after_kib.saturating_sub(before_kib) / CONNECTIONS;
+    println!("{CONNECTIONS} carried after {rounds} rounds, {each_kib} KiB each");
+    assert!(each_kib <= IDLE_KIB, "{each_kib} KiB for each connection");
+    drop(input);
+    assert!(client.wait().expect("gone").success(), "a wrong byte");
+    let _gone = server.kill();
+    let _gone = server.wait();
+    test_service::eventually("bytes went through memory for each", || {
+        (pairing.status().bytes >= CONNECTIONS as u64).then_some(())
+    });
+}
+
+fn role(pairing: &TestService, role: &str, port: u16) -> Child {
+    pairing
+        .command(std::env::current_exe().expect("this test"), Some(1))
+        .args(alone(TEST))
+        .env("BYWIRE_TEST_ROLE", role)
+        .env("BYWIRE_TEST_PORT", port.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("an end")
+}
+
+/// What follows `word` in the next line that begins with it.
+fn line_with(said: &mut impl BufRead, word: &str) -> String {
+    let mut line = String::new();
+    while !line.starts_with(word) {
+        line.clear();
+        assert!(said.read_line(&mut line).expect("a line") > 0, "it ended before it said {word}");
+    }
+    line.trim_start_matches(word).trim().to_owned()
+}
+
+fn resident_kib(process: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
+    line.split_whitespace().nth(1).and_then(|size| size.parse().ok()).expect("a number")
+}
+
+/// Echoes everything, on any number of connections.
+fn serve() {
+    test_service::raise_descriptor_limit();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    listener.set_nonblocking(true).expect("non-blocking");
+    println!("\nport {}", listener.local_addr().expect("an address").port());
+    std::io::stdout().flush().expect("said");
+    let set = test_service::epoll();
+    let add = |fd: RawFd| {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: a live event.
+        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+    };
+    add(listener.as_raw_fd());
+    let mut peers: std::collections::HashMap<RawFd, TcpStream> = std::collections::HashMap::new();
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 2048];
+    loop {
+        // SAFETY: room for as many.
+        let found = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), events.len() as i32, -1) };
+        for event in events.iter().take(found.max(0) as usize) {
+            let fd = event.u64 as RawFd;
+            if fd == listener.as_raw_fd() {
+                while let Ok((peer, _)) = listener.accept() {
+                    peer.set_nonblocking(true).expect("non-blocking");
+                    add(peer.as_raw_fd());
+                    peers.insert(peer.as_raw_fd(), peer);
+                }
+                continue;
+            }
+            let mut bytes = [0; 64];
+            let Some(peer) = peers.get_mut(&fd) else { continue };
+            match peer.read(&mut bytes) {
+                Ok(received @ 1..) => peer.write_all(&bytes[..received]).expect("room for a few bytes"),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => drop(peers.remove(&fd)),
+            }
+        }
+    }
+}
+
+/// Sends a few bytes on each of its connections after every word, and checks the echo.
+fn call() {
+    test_service::raise_descriptor_limit();
+    let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
+    let mut peers: Vec<TcpStream> =
+        (0..CONNECTIONS).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
+    println!("\nconnected");
+    std::io::stdout().flush().expect("said");
+    for (round, word) in std::io::stdin().lines().enumerate() {
+        assert_eq!(word.expect("a word"), "round");
+        let bytes = |peer: usize| [(peer as u32).to_ne_bytes(), (round as u32).to_ne_bytes()].concat();
+        for (index, peer) in peers.iter_mut().enumerate() {
+            peer.write_all(&bytes(index)).expect("sent");
+        }
+        for (index, peer) in peers.iter_mut().enumerate() {
+            let mut found = [0; 8];
+            peer.read_exact(&mut found).expect("received");
+            assert_eq!(found[..], bytes(index)[..], "connection {index}, round {round}");
+        }
+        println!("\ndone");
+        std::io::stdout().flush().expect("said");
+    }
+}
+
+const BURSTS: &str = "the_memory_of_bursts_goes_back_once_they_are_read";
+const POOLED: usize = 100;
+const BURST_BYTES: usize = 3 << 20;
+/// Memory that idle connections may have, for each hundred of them.
+const IDLE_AFTER_BURSTS_KIB: usize = 1024;
+/// When that memory is back at the latest.
+const BACK: Duration = Duration::from_secs(2);
+
+#[test]
+fn the_memory_of_bursts_goes_back_once_they_are_read() {
+    if !test_service::is_driver(BURSTS) {
+        return;
+    }
+    let before_kib = shared_memory_kib();
+    let left_kib = || shared_memory_kib().saturating_sub(before_kib);
+    let pairs: Vec<_> = (0..POOLED).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let is_back = || {
+        let kib = left_kib();
+        assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
+    };
+    pairs.iter().zip(0..).for_each(|(ends, seed)| burst(*ends, seed));
+    assert!(left_kib() > (POOLED * BURST_BYTES) >> 10, "bursts are in memory");
+    let wait = || assert!(!test_service::poll_for(pairs[0].1, BACK.as_millis() as i32));
+    wait();
+    is_back();
+    // From here on this thread sleeps as long as the program wants.
+    let sleeps = sleeps_of_this_thread();
+    wait();
+    assert!(sleeps_of_this_thread() - sleeps <= 2, "it is woken for nothing");
+    // Bytes that go to the kernel from a ring whose memory was taken back.
+    let (client, server) = pairs[2];
+    let sent = test_service::kernel_given(client);
+    assert_eq!(test_service::send(client, b"from the ring", 0), 13);
+    assert_eq!(test_service::kernel_given(client), sent);
+    assert_eq!(test_service::pass(server), 1);
+    test_service::settle(server, 13);
+    assert_eq!(test_service::receive(server, 64, 0), (13, b"from the ring".to_vec()));
+    assert_eq!(test_service::kernel_given(client), sent + 13);
+    burst((client, server), 13);
+}
+
+const WAITS: &str = "memory_goes_back_whatever_the_process_waits_for";
+
+#[test]
+fn memory_goes_back_whatever_the_process_waits_for() {
+    if !test_service::is_driver(WAITS) {
+        return;
+    }
+    let pairs: Vec<_> = (0..3).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let before_kib = shared_memory_kib();
+    let is_back = || {
+        let kib = shared_memory_kib().saturating_sub(before_kib);
+        assert!(kib <= IDLE_AFTER_BURSTS_KIB, "{kib} KiB stay");
+    };
+    let back_ms = BACK.as_millis() as i32;
+    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let wait_elsewhere = || assert!(!test_service::poll_for(end.as_raw_fd(), back_ms));
+    pairs.iter().for_each(|ends| burst(*ends, 1));
+    wait_elsewhere();
+    is_back();
+    let set = test_service::epoll();
+    test_service::control(set, libc::EPOLL_CTL_ADD, pairs[0].1, libc::EPOLLIN as u32);
+    pairs.iter().for_each(|ends| burst(*ends, 2));
+    assert!(!wait_in(set, back_ms));
+    is_back();
+    // The thread that sends may wait where this library sees nothing.
+    let sleeper = std::thread::spawn(move || wait_in(set, -1));
+    std::thread::sleep(Duration::from_millis(200));
+    pairs.iter().skip(1).for_each(|ends| burst(*ends, 3));
+    std::thread::sleep(BACK);
+    is_back();
+    assert_eq!(test_service::send(pairs[0].0, b"!", 0), 1);
+    assert!(sleeper.join().expect("it is woken"), "by bytes alone");
+    assert_eq!(test_service::receive(pairs[0].1, 1, 0), (1, b"!".to_vec()));
+    // Unread bytes stay.
+    assert_eq!(test_service::send(pairs[0].0, pattern(5), 0), BURST_BYTES as i64);
+    wait_elsewhere();
+    receive_burst(pairs[0].1, 5);
+    // A child has the same rings.
+    let child = test_service::child(|| {
+        burst(pairs[1], 6);
+        i32::from(test_service::poll_for(pairs[1].1, back_ms))
+    });
+    assert_eq!(test_service::end_of(child), 0);
+    wait_elsewhere();
+    is_back();
+    burst(pairs[1], 7);
+}
+
+/// Waits for bytes in a set. Returns whether some came.
+fn wait_in(set: RawFd, timeout_ms: i32) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) == 1 }
+}
+
+const BOUNDED: &str = "bursts_that_nobody_reads_end_no_control_group";
+/// The memory of the control group. Rings may have an eighth of it.
+const GROUP_BYTES: u64 = 256 << 20;
+
+#[test]
+fn bursts_that_nobody_reads_end_no_control_group() {
+    if test_service::role().is_some() {
+        return burst_in_group();
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let Some(group) = Group::new() else {
+        println!("not run: no control group with a limit of memory can be made here");
+        return;
+    };
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(alone(BOUNDED)).arg("--test-threads=1");
+    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", &group.0);
+    let mut driver = test_service::Running::start(command.stdin(Stdio::piped()));
+    assert_eq!(driver.hear(), "full");
+    let told = test_service::eventually("the service is told", || {
+        Some(pairing.status().memory).filter(|bytes| *bytes > 0)
+    });
+    assert!(told <= GROUP_BYTES / 8, "{told} bytes in rings");
+    driver.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    assert!(driver.end().success(), "it was killed, or read other bytes");
+    let status = pairing.status();
+    // The others went on through the kernel.
+    assert!((GROUP_BYTES / 16..=GROUP_BYTES / 8).contains(&status.bytes), "{status:?}");
+    assert_eq!((status.carried_ever, status.memory), (POOLED as u64, 0), "{status:?}");
+}
+
+/// Sends on all connections before anything is received.
+fn burst_in_group() {
+    let group = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_GROUP"));
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("joined");
+    let pairs: Vec<_> = (0..POOLED).map(|_| test_service::pair()).collect();
+    pairs.iter().for_each(|ends| test_service::carry(*ends));
+    let sent: Vec<_> = pairs.iter().map(|(client, _)| test_service::send(*client, pattern(0), 0)).collect();
+    // The service is told in a wait.
+    let (_quiet, end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    assert!(!test_service::poll_for(end.as_raw_fd(), 1));
+    test_service::say("full");
+    assert_eq!(std::io::stdin().read(&mut [0]).expect("told"), 1);
+    for ((client, server), sent) in pairs.into_iter().zip(sent) {
+        let mut received = Vec::new();
+        while received.len() < sent.max(0) as usize {
+            assert!(test_service::poll_for(server, 20_000), "{} of {sent} bytes", received.len());
+            received.extend(test_service::receive(server, BURST_BYTES, 0).1);
+        }
+        assert!(sent > 0 && received == pattern(0)[..received.len()], "other bytes arrive");
+        [client, server].into_iter().for_each(test_service::close);
+    }
+}
+
+/// A control group with a limit of memory, removed when it is dropped.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let limits = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+        limits.iter().find_map(|(folder, limit)| {
+            let group = Self(format!("{folder}/bywire-test-{}", std::process::id()).into());
+            fs::create_dir(&group.0).ok()?;
+            // A file of the kernel's, which is there already.
+            let mut limit = fs::OpenOptions::new().write(true).open(group.0.join(limit)).ok()?;
+            limit.write_all(GROUP_BYTES.to_string().as_bytes()).ok().map(|()| group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its last process has ended, and is counted for a moment.
+        let _removed = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            fs::remove_dir(&self.0).is_ok()
+        });
+    }
+}
+
+/// The bytes of a burst.
+fn pattern(seed: u8) -> &'static [u8] {
+    static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    let byte = |at: usize| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3];
+    let bytes = BYTES.get_or_init(|| (0..BURST_BYTES + 256).map(byte).collect());
+    &bytes[usize::from(seed)..][..BURST_BYTES]
+}
+
+/// Sends a burst to the other end of its pair, which receives it.
+fn burst((client, server): (RawFd, RawFd), seed: u8) {
+    let (bytes, mut sent, mut received) = (pattern(seed), 0, Vec::new());
+    let started = Instant::now();
+    while received.len() < bytes.len() {
+        // A connection that is back in the kernel has less room.
+        sent += test_service::send(client, &bytes[sent..], 0).max(0) as usize;
+        received.extend(test_service::receive(server, BURST_BYTES, 0).1);
+        assert!(started.elapsed() < TIMEOUT, "{} of {} bytes", received.len(), bytes.len());
+    }
+    assert!(received == bytes, "other bytes arrive");
+}
+
+fn receive_burst(server: RawFd, seed: u8) {
+    let (bytes, mut received) = (pattern(seed), Vec::new());
+    while received.len() < bytes.len() {
+        let (count, some) = test_service::receive(server, bytes.len() - received.len(), 0);
+        assert!(count > 0, "{}", test_service::errno());
+        received.extend(some);
+    }
+    assert!(received == bytes, "other bytes arrive");
+}
+
+/// Memory that this process shares, each page counted once.
+fn shared_memory_kib() -> usize {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("an account of the memory");
+    let line = rollup.lines().find(|line| line.starts_with("Pss_Shmem:")).expect("a size");
+    line.split_whitespace().nth(1).and_then(|size| size.parse().ok()).expect("a number")
+}
+
+/// How often this thread has gone to sleep.
+fn sleeps_of_this_thread() -> u64 {
+    let status = fs::read_to_string("/proc/thread-self/status").expect("a thread");
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:")).expect("a count");
+    line.split_whitespace().nth(1).and_then(|count| count.parse().ok()).expect("a number")
+}

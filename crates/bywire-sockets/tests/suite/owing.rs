@@ -1,0 +1,159 @@
+//! Peers that ask for their bytes back, and have no room for them, delay nobody else.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bywire_testing::alone;
+
+use crate::test_service::{self, Running, TestService};
+
+const TEST: &str = "a_loop_serves_while_a_hundred_peers_take_their_bytes_back";
+const PEERS: usize = 100;
+/// Bytes that each of them is sent and does not receive.
+const FLOOD_BYTES: usize = 1 << 20;
+/// Requests bytes, and asks how many clients that requested some are owed them. Every other byte is echoed.
+const WANTS: u8 = 0xFF;
+const COUNTS: u8 = 0xFE;
+/// For all words of the honest client: waiting for one hostile peer at each of them would take longer.
+const HONEST_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_loop_serves_while_a_hundred_peers_take_their_bytes_back() {
+    match test_service::role().as_deref() {
+        Some("serve") => return serve(),
+        Some("ask back") => return ask_back(),
+        Some("talk") => return talk(),
+        _ => {}
+    }
+    let pairing = TestService::new();
+    let start = |role: &str, port: &str| {
+        let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
+        command.args(alone(TEST)).arg("--test-threads=1").stdin(Stdio::piped());
+        Running::start(command.env("BYWIRE_TEST_ROLE", role).env("BYWIRE_TEST_PORT", port))
+    };
+    let mut server = start("serve", "");
+    let port = server.hear();
+    let mut honest = start("talk", &port);
+    assert_eq!(honest.hear(), "carried");
+    let mut hostile = start("ask back", &port);
+    assert_eq!(hostile.hear(), "asked");
+    honest.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    assert_eq!(honest.hear(), "served");
+    assert!(honest.end().success());
+    assert!(pairing.status().carried_ever > PEERS as u64, "{:?}", pairing.status());
+}
+
+fn port() -> u16 {
+    test_service::told("BYWIRE_TEST_PORT").parse().expect("a number")
+}
+
+/// A non-blocking loop: echoes what it receives, and floods the clients that request it.
+fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    listener.set_nonblocking(true).expect("non-blocking");
+    let set = test_service::epoll();
+    let add = |fd: RawFd| {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: a live event.
+        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+    };
+    add(listener.as_raw_fd());
+    let mut flooded = Vec::new();
+    loop {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: there is room for that many.
+        let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, -1) };
+        for event in events.iter().take(count.max(0) as usize) {
+            let fd = event.u64 as RawFd;
+            if fd != listener.as_raw_fd() {
+                answer(fd, &mut flooded);
+                continue;
+            }
+            let Ok((peer, _)) = listener.accept() else { continue };
+            peer.set_nonblocking(true).expect("non-blocking");
+            peer.set_nodelay(true).expect("at once");
+            add(peer.into_raw_fd());
+        }
+    }
+}
+
+fn set_buffer(fd: RawFd, which: i32, size: i32) {
+    let place = (&raw const size).cast();
+    // SAFETY: a live int.
+    assert_eq!(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, which, place, 4) }, 0);
+}
+
+fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
+    let (received, bytes) = test_service::receive(fd, 4096, 0);
+    if received <= 0 {
+        return test_service::close(fd);
+    }
+    if bytes.contains(&WANTS) {
+        let flood = vec![1; FLOOD_BYTES];
+        assert_eq!(test_service::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
+        // From here on the kernel has little room.
+        set_buffer(fd, libc::SO_SNDBUF, 32 << 10);
+        flooded.push(fd);
+    } else if bytes.contains(&COUNTS) {
+        let owed = flooded.iter().filter(|fd| test_service::kernel_given(**fd) < FLOOD_BYTES as u64);
+        test_service::send(fd, &[owed.count() as u8], 0);
+    } else {
+        test_service::send(fd, &bytes, 0);
+    }
+}
+
+/// Connections with tiny windows. Each goes to another owner while everything is in its ring.
+fn ask_back() {
+    let peers: Vec<TcpStream> = (0..PEERS).map(|_| connect_with_a_tiny_window()).collect();
+    for peer in &peers {
+        let fd = peer.as_raw_fd();
+        test_service::until_carried(fd, || test_service::converse(&mut peer.try_clone().expect("a copy"), 1));
+        let came = test_service::kernel_received(fd);
+        (&mut &*peer).write_all(&[WANTS]).expect("sent");
+        test_service::settle(fd, FLOOD_BYTES as u64);
+        assert_eq!(test_service::kernel_received(fd), came, "it is not in the ring");
+        assert_eq!(test_service::pass(fd), 1);
+    }
+    test_service::say("asked");
+    let _told = std::io::stdin().read(&mut [0]);
+}
+
+fn connect_with_a_tiny_window() -> TcpStream {
+    // SAFETY: no pointers; a descriptor that nobody else has; a live int and a live address.
+    let peer = unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        set_buffer(fd, libc::SO_RCVBUF, 4096);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = port().to_be();
+        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let length = size_of_val(&address) as u32;
+        assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0, "{}", test_service::errno());
+        TcpStream::from_raw_fd(fd)
+    };
+    peer.set_nodelay(true).expect("at once");
+    peer
+}
+
+/// An honest client, before and after.
+fn talk() {
+    let mut peer = TcpStream::connect(("127.0.0.1", port())).expect("connect");
+    peer.set_nodelay(true).expect("at once");
+    let mut other = peer.try_clone().expect("a copy");
+    test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut other, 1));
+    test_service::say("carried");
+    let _told = std::io::stdin().read(&mut [0]);
+    peer.set_read_timeout(Some(HONEST_MAX)).expect("set");
+    let started = Instant::now();
+    (0..3).for_each(|_| test_service::converse(&mut peer, u32::from(COUNTS)));
+    assert!(started.elapsed() < HONEST_MAX, "{:?} for its words", started.elapsed());
+    let mut owed = [0];
+    peer.write_all(&[COUNTS]).expect("a question");
+    peer.read_exact(&mut owed).expect("an answer");
+    assert_eq!(usize::from(owed[0]), PEERS, "all are owed something all the time");
+    test_service::say("served");
+}

@@ -1,0 +1,179 @@
+//! Several threads and processes on one connection, and several connections in one set.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::test_service::{self, is_driver};
+
+/// Two ends of a connection that is carried both ways.
+fn carried_pair(waits: bool) -> (RawFd, RawFd) {
+    let ends = test_service::pair();
+    test_service::carry(ends);
+    if waits {
+        let_wait(ends);
+    }
+    ends
+}
+
+/// Makes their calls block.
+fn let_wait(ends: (RawFd, RawFd)) {
+    for fd in [ends.0, ends.1] {
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, 0) };
+    }
+}
+
+#[test]
+fn a_read_of_no_bytes_does_not_sleep() {
+    if !is_driver("a_read_of_no_bytes_does_not_sleep") {
+        return;
+    }
+    let (client, _server) = carried_pair(true);
+    let mut byte = 0u8;
+    let parts = [libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 0 }; 2];
+    // SAFETY: live buffers of no bytes.
+    let found = unsafe {
+        [
+            libc::read(client, (&raw mut byte).cast(), 0),
+            libc::readv(client, parts.as_ptr(), 2),
+            libc::readv(client, parts.as_ptr(), 0),
+        ]
+    };
+    assert_eq!(found, [0; 3]);
+}
+
+#[test]
+fn a_receive_keeps_its_timeout_from_the_ring_to_the_kernel() {
+    if !is_driver("a_receive_keeps_its_timeout_from_the_ring_to_the_kernel") {
+        return;
+    }
+    let (client, server) = carried_pair(true);
+    let timeout = libc::timeval { tv_sec: 3, tv_usec: 0 };
+    // SAFETY: a live structure of the size given.
+    let status = unsafe {
+        let size = size_of_val(&timeout) as u32;
+        libc::setsockopt(server, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const timeout).cast(), size)
+    };
+    assert_eq!(status, 0);
+    // First, so that the byte is there even if the receiver's timeout has been running for long.
+    assert_eq!(test_service::send(client, b"1", 0), 1);
+    let receiver = std::thread::spawn(move || {
+        let mut bytes = [0u8; 4];
+        // SAFETY: a live buffer of that length.
+        unsafe { libc::recv(server, bytes.as_mut_ptr().cast(), 4, libc::MSG_WAITALL) }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    test_service::pass(client);
+    assert_eq!(receiver.join().expect("its time is over"), 1);
+}
+
+#[test]
+fn a_receiver_killed_asleep_delays_nobody() {
+    if !is_driver("a_receiver_killed_asleep_delays_nobody") {
+        return;
+    }
+    // The service runs and knows this program, so the following does not wait for it.
+    carried_pair(true);
+    // One of these numbers of calls comes just before the direction leaves the kernel.
+    for rounds in 0..30 {
+        let (client, server) = test_service::pair();
+        let_wait((client, server));
+        for _ in 0..rounds {
+            for (from, to) in [(client, server), (server, client)] {
+                assert_eq!(test_service::send(from, b"!", 0), 1);
+                assert_eq!(test_service::receive(to, 1, 0).0, 1);
+            }
+        }
+        // SAFETY: the child makes one call, and is killed by this process.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut byte = 0u8;
+                libc::recv(server, (&raw mut byte).cast(), 1, 0);
+                libc::_exit(0);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        for byte in [b"1", b"2"] {
+            assert_eq!(test_service::send(client, byte, 0), 1);
+            assert_eq!(test_service::receive(server, 1, 0), (1, byte.to_vec()), "after {rounds} rounds");
+        }
+        [client, server].into_iter().for_each(test_service::close);
+    }
+}
+
+/// One event of a set, by its data.
+fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
+    (found == 1).then_some(event.u64)
+}
+
+fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
+    let mut event = libc::epoll_event { events: events as u32, u64: number };
+    // SAFETY: a live event.
+    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
+}
+
+#[test]
+fn a_full_event_array_has_room_for_the_kernels_events() {
+    if !is_driver("a_full_event_array_has_room_for_the_kernels_events") {
+        return;
+    }
+    let (client, server) = carried_pair(false);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let set = test_service::epoll();
+    add(set, server, libc::EPOLLIN, 0);
+    add(set, listener.as_raw_fd(), libc::EPOLLIN, 1);
+    assert_eq!(test_service::send(client, &[0; 1000], 0), 1000);
+    let _caller = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
+    assert!(test_service::poll_for(listener.as_raw_fd(), 20_000), "it has come");
+    // The connection has an event each time.
+    let is_heard = (0..500).any(|_| {
+        let event = one_event(set, 20_000).expect("something is there");
+        event == 1 || test_service::receive(server, 1, 0).0 != 1
+    });
+    assert!(is_heard);
+}
+
+#[test]
+fn another_thread_gets_events_that_exceed_an_array() {
+    if !is_driver("another_thread_gets_events_that_exceed_an_array") {
+        return;
+    }
+    let pairs = [carried_pair(false), carried_pair(false)];
+    let set = test_service::epoll();
+    for (number, (_, server)) in pairs.iter().enumerate() {
+        add(set, *server, libc::EPOLLIN | libc::EPOLLET, number as u64);
+    }
+    static TAKEN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    for _ in 0..2 {
+        std::thread::spawn(move || {
+            loop {
+                let Some(number) = one_event(set, -1).map(|number| number as usize) else { continue };
+                if test_service::receive(pairs[number].1, 1, 0).0 != 1 {
+                    continue;
+                }
+                let round = TAKEN[number].fetch_add(1, Ordering::SeqCst) + 1;
+                // It returns only when the other connection's event was taken, by the other thread.
+                test_service::eventually("the other thread takes the other one", || {
+                    (TAKEN[1 - number].load(Ordering::SeqCst) >= round).then_some(())
+                });
+            }
+        });
+    }
+    for round in 1..=20 {
+        // Usually both are asleep by now.
+        std::thread::sleep(Duration::from_millis(50));
+        for (client, _) in pairs {
+            assert_eq!(test_service::send(client, b"!", 0), 1);
+        }
+        test_service::eventually("both are taken", || {
+            TAKEN.iter().all(|taken| taken.load(Ordering::SeqCst) == round).then_some(())
+        });
+    }
+}

@@ -1,0 +1,131 @@
+//! Channels in use get new keys from a handshake.
+
+use bywire_wire::channel::{DownReason, KEYS_NS_MAX, KEYS_OVERLAP_NS, RENEW_LATER_NS, RENEW_NS};
+use bywire_wire::packet::PacketKind;
+
+use super::simulation::{CLEAN, Faults, MS, Packet, SECOND, Simulation, address_of};
+
+fn channels(simulation: &Simulation, at: usize) -> u64 {
+    let status = simulation.nodes[at].channels.status(&simulation.key(1 - at)).expect("known");
+    status.counts.channels
+}
+
+fn hellos(packets: &[Packet]) -> usize {
+    packets.iter().filter(|packet| packet.bytes[0] == PacketKind::Hello as u8).count()
+}
+
+/// Both nodes send a message each now and then. Returns how many each has sent.
+fn talk(simulation: &mut Simulation, for_ns: u64, pause_ns: u64) -> u32 {
+    let until_ns = simulation.now_ns + for_ns;
+    let mut count = 0u32;
+    while simulation.now_ns < until_ns {
+        for (from, to) in [(0, 1), (1, 0)] {
+            simulation.send(from, to, &count.to_le_bytes());
+        }
+        count += 1;
+        simulation.run(pause_ns);
+    }
+    count
+}
+
+#[test]
+pub fn a_channel_in_use_gets_new_keys_every_two_minutes_and_loses_nothing() {
+    for (seed, are_both_needed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut simulation = Simulation::pair(seed);
+        if are_both_needed {
+            simulation.connect(1, 0);
+        }
+        let lost = seed % 4 * 5;
+        simulation.faults = Faults { lost, repeated: 5, delay_ns: (MS / 10, 20 * MS) };
+        let sent = talk(&mut simulation, 20 * 60 * SECOND, 500 * MS);
+        simulation.faults = CLEAN;
+        simulation.run(10 * SECOND);
+        let expected: Vec<_> = (0..sent).map(|message| message.to_le_bytes().to_vec()).collect();
+        for (at, of) in [(0, 1), (1, 0)] {
+            assert_eq!(simulation.messages(at, of), expected, "seed {seed}");
+            assert_eq!((simulation.ups(at), simulation.downs(at).len()), (1, 0), "seed {seed}");
+            // Seldom a second without an answer makes one more.
+            let made = channels(&simulation, at);
+            assert!((9..=14 + 2 * lost).contains(&made), "seed {seed}: {made} channels in 20 minutes");
+        }
+        let hellos = hellos(&simulation.recorded);
+        assert!(hellos <= 20 + 6 * lost as usize, "seed {seed}: {hellos} hellos");
+    }
+}
+
+#[test]
+pub fn keys_from_before_a_renewal_are_good_for_a_moment_only() {
+    let mut simulation = Simulation::pair(50);
+    talk(&mut simulation, SECOND, 100 * MS);
+    // A packet under way when the keys change.
+    simulation.run(RENEW_NS - 3 * SECOND);
+    simulation.cut = vec![(address_of(1), address_of(0))];
+    let sent = simulation.recorded.len();
+    simulation.send(1, 0, b"under way");
+    let late = simulation.recorded[sent..].last().expect("a packet").clone();
+    simulation.cut.clear();
+    let made = channels(&simulation, 0);
+    simulation.await_that("new keys", 4 * SECOND, |simulation| channels(simulation, 0) > made);
+    let recorded = simulation.recorded.clone();
+    let received = |simulation: &Simulation| {
+        simulation.nodes[0].channels.status(&simulation.key(1)).expect("known").counts.packets_received
+    };
+    let before = received(&simulation);
+    simulation.give(0, late.from, &late.bytes);
+    // It has been sent again since, or it comes now.
+    assert!(received(&simulation) >= before);
+    simulation.run(KEYS_OVERLAP_NS + MS);
+    assert_eq!(simulation.messages(0, 1).iter().filter(|message| **message == b"under way").count(), 1);
+    // All packets of the keys before belong to nothing.
+    let unrecognized = |simulation: &Simulation| simulation.nodes[0].channels.strangers().unrecognized;
+    let before = unrecognized(&simulation);
+    let old = recorded.iter().filter(|packet| packet.bytes[0] == PacketKind::Data as u8);
+    let old: Vec<_> = old.filter(|packet| packet.to == address_of(0)).collect();
+    old.iter().for_each(|packet| simulation.give(0, packet.from, &packet.bytes));
+    assert_eq!(unrecognized(&simulation) - before, old.len() as u64);
+}
+
+#[test]
+pub fn a_channel_whose_keys_cannot_be_renewed_goes_on_for_five_minutes() {
+    let mut simulation = Simulation::pair(51);
+    simulation.connect(1, 0);
+    let other = std::net::SocketAddr::from(([10, 0, 0, 99], 7248));
+    let node = simulation.key(1);
+    let now_ns = simulation.now_ns;
+    simulation.nodes[0].channels.add(now_ns, node, vec![address_of(1), other]);
+    simulation.are_handshakes_cut = true;
+    let began = simulation.recorded.len();
+    let sent = talk(&mut simulation, KEYS_NS_MAX - 5 * SECOND, 500 * MS);
+    assert_eq!(simulation.messages(1, 0).len(), sent as usize, "the channel is as good as before");
+    let packets = &simulation.recorded[began..];
+    let tried = hellos(packets);
+    assert!((20..60).contains(&tried), "it is tried again and again: {tried}");
+    assert!(packets.iter().all(|packet| packet.to != other), "only where the channel is");
+    simulation.run(6 * SECOND);
+    for at in [0, 1] {
+        assert_eq!(simulation.downs(at), [DownReason::Unreachable], "the keys are too old");
+    }
+    simulation.are_handshakes_cut = false;
+    simulation.await_that("a new channel", 60 * SECOND, |simulation| {
+        simulation.is_up(0, 1) && simulation.is_up(1, 0)
+    });
+}
+
+#[test]
+fn the_end_that_answered_renews_if_the_other_one_does_not() {
+    let mut simulation = Simulation::pair(52);
+    simulation.connect(1, 0);
+    simulation.run(SECOND);
+    // Hellos of the initiator are lost.
+    simulation.are_handshakes_cut = true;
+    simulation.run(RENEW_NS);
+    let made = channels(&simulation, 1);
+    simulation.are_handshakes_cut = false;
+    simulation.cut = Vec::new();
+    simulation.await_that("new keys", 2 * RENEW_LATER_NS + 20 * SECOND, |simulation| {
+        channels(simulation, 1) > made && channels(simulation, 0) > made
+    });
+    let before = simulation.recorded.len();
+    simulation.run(100 * SECOND);
+    assert_eq!(hellos(&simulation.recorded[before..]), 0, "one renewal is enough for both");
+}

@@ -1,0 +1,11 @@
+//! The contract of messages, written once and held to by every link: shared memory, UDP plain and encrypted, and a port with
+//! peers of both kinds. Both ports belong to one thread, so that the test controls every step.
+
+mod contract;
+mod port_pair;
+mod remote;
+
+use bywire_testing::actor::Role;
+
+/// What actors of these tests do.
+pub const ROLES: &[Role] = &[("link echo", remote::echo)];
