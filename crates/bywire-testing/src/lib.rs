@@ -5,6 +5,7 @@ pub mod actor;
 mod again;
 mod exclusive;
 mod guarded;
+pub mod here;
 pub mod kernel;
 pub mod linger;
 pub mod protocol_client;

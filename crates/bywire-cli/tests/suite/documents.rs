@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use bywire_testing::here::has_taps;
+
 use crate::packages::{self, Service};
 use crate::provider;
 
@@ -338,17 +340,9 @@ fn succeeds(script: &str) -> String {
 }
 
 /// Can there be namespaces, and TAP devices in them? Else says what is not run.
-fn have_taps() -> bool {
-    let have = Path::new("/dev/net/tun").exists();
-    if !have {
-        println!("not run: no TAP device can be made here: `modprobe tun`");
-    }
-    have && is_possible()
-}
-
 #[test]
 fn the_first_network_of_the_page_works_and_is_removed() {
-    if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
+    if !has_taps() || !is_possible() || !packages::have(&[("ping", "iputils-ping")]) {
         return;
     }
     let commands = commands_of(Network);
@@ -365,7 +359,7 @@ fn the_first_network_of_the_page_works_and_is_removed() {
 
 #[test]
 fn processes_with_one_runtime_directory_form_one_network() {
-    if !have_taps() || !packages::have(&[("ping", "iputils-ping")]) {
+    if !has_taps() || !is_possible() || !packages::have(&[("ping", "iputils-ping")]) {
         return;
     }
     let [one, two] = &commands_of(Nodes)[..] else { panic!("two nodes") };
@@ -379,7 +373,7 @@ fn processes_with_one_runtime_directory_form_one_network() {
 
 #[test]
 fn the_printed_settings_are_accepted() {
-    if !have_taps() {
+    if !has_taps() || !is_possible() {
         return;
     }
     let (ethernet, sockets) = (page("docs/ethernet.md"), page("docs/sockets.md"));

@@ -15,6 +15,7 @@ use bywire_sys::namespace::Namespace;
 use bywire_sys::socket::Socket;
 use bywire_testing::Guarded;
 use bywire_testing::eventually;
+use bywire_testing::here::{has_taps, namespace};
 use bywire_testing::linger;
 use serde_json::Value;
 
@@ -22,17 +23,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two namespaces and a runtime directory. `None`, after the reason is printed, if this machine cannot make them.
 fn fixture() -> Option<(Namespace, Namespace, tempfile::TempDir)> {
-    if let Err(error) = std::fs::metadata("/dev/net/tun") {
-        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+    if !has_taps() {
         return None;
     }
-    match (Namespace::fresh(), Namespace::fresh()) {
-        (Ok(one), Ok(other)) => Some((one, other, tempfile::tempdir().expect("a directory"))),
-        (Err(error), _) | (_, Err(error)) => {
-            println!("not run: no network namespace can be made here ({error}): run as root");
-            None
-        }
-    }
+    Some((namespace()?, namespace()?, tempfile::tempdir().expect("a directory")))
 }
 
 fn bywire(directory: &Path, arguments: &[&str]) -> Command {

@@ -13,6 +13,7 @@ use bywire_node::{file, settings};
 use bywire_sys::namespace::Namespace;
 use bywire_testing::actor::{Actor, Context, Role};
 use bywire_testing::eventually;
+use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 use serde_json::{Value, json};
 
@@ -255,8 +256,8 @@ fn programs_and_services_in_containers_use_the_fabric_as_the_printed_files_say()
 
 #[test]
 fn an_unmodified_program_in_a_container_has_an_interface() {
-    if !std::path::Path::new("/dev/net/tun").exists() {
-        return println!("not run: no TAP device can be made here: `modprobe tun`");
+    if !has_taps() {
+        return;
     }
     let Some(network) = TestNetwork::up(2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_testing::Guarded;
 use bywire_testing::eventually;
+use bywire_testing::here::{has_taps, namespace};
 use bywire_testing::test_network::{Machine, TestNetwork};
 
 use crate::packages::{self, Service};
@@ -30,29 +31,13 @@ struct Fixture {
 /// Everything that a test needs, by one process on one machine, and then between two machines of a fabric. None, with a
 /// message, if this machine lacks it.
 fn fixtures(programs: &[(&str, &str)]) -> impl Iterator<Item = Fixture> {
-    let is_possible = packages::have(programs) && have_devices();
+    let is_possible = packages::have(programs) && has_taps();
     let each: [fn() -> Option<Fixture>; 2] = [on_one_machine, between_machines];
     each.into_iter().filter(move |_| is_possible).filter_map(|joined| joined())
 }
 
-fn have_devices() -> bool {
-    match fs::metadata("/dev/net/tun") {
-        Ok(_) => true,
-        Err(error) => {
-            println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
-            false
-        }
-    }
-}
-
 fn on_one_machine() -> Option<Fixture> {
-    let (blue, red) = match (Namespace::fresh(), Namespace::fresh()) {
-        (Ok(blue), Ok(red)) => (blue, red),
-        (Err(error), _) | (_, Err(error)) => {
-            println!("not run: no network namespace can be made here ({error}): run as root");
-            return None;
-        }
-    };
+    let (blue, red) = (namespace()?, namespace()?);
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = mortal(&[env!("CARGO_BIN_EXE_bywire"), "eth", "up"]);
     command.args(["--interface", &format!("{}:by0=10.77.0.1/24,fd77::1/64", path(&blue))]);

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use bywire_testing::here::has_taps;
+
 use crate::packages::{self, Service};
 
 const PAGE: &str = include_str!("../../../../docs/tutorial.md");
@@ -314,8 +316,7 @@ fn machines(directory: &Path) -> Option<[Machine; 2]> {
         println!("not run: no namespaces can be made here: run as root");
         return None;
     }
-    if !Path::new("/dev/net/tun").exists() {
-        println!("not run: no TAP device can be made here: `modprobe tun`");
+    if !has_taps() {
         return None;
     }
     let programs = [

@@ -13,6 +13,7 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::udp::UdpSocket;
 use bywire_testing::alone;
 use bywire_testing::eventually;
+use bywire_testing::here::is_root;
 use bywire_testing::test_network::{self, FakePort, Machine, TIMEOUT, TestNetwork, call, introduction};
 use bywire_wire::service::{self, NotInvited, Notice, PACKET_BYTES_MAX, Request, Unregistered, to_bytes};
 
@@ -221,8 +222,7 @@ fn a_service_of_root_vouches_for_each_user_by_name() {
         return;
     }
     let Some(network) = TestNetwork::without_services(2) else { return };
-    if bywire_sys::process::user() != 0 {
-        println!("not run: only root can be another user: run as root");
+    if !is_root() {
         return;
     }
     let mut machines = network.machines;

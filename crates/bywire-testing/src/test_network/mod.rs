@@ -26,6 +26,7 @@ use bywire_wire::service::status::Entry;
 use bywire_wire::service::{self, Introduction, Kept, Notice, PACKET_BYTES_MAX, Request, Terms, VERSION};
 
 use crate::eventually;
+use crate::here::namespace;
 
 /// Whatever a test waits for comes within this time, also on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,13 +62,7 @@ impl TestNetwork {
     /// This many machines that know each other, without services. `None` where this machine cannot make them, after the
     /// reason has been printed.
     pub fn without_services(count: usize) -> Option<Self> {
-        let bridge = match Namespace::fresh() {
-            Ok(bridge) => bridge,
-            Err(error) => {
-                println!("not run: no network namespace can be made here ({error}): run as root");
-                return None;
-            }
-        };
+        let bridge = namespace()?;
         ip(&bridge, "link add br0 type bridge");
         ip(&bridge, "link set br0 up");
         let machines: Vec<Machine> = (0..count).map(|number| Machine::new(&bridge, number)).collect();

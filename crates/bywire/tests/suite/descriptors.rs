@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bywire::handshake::Packet;
 use bywire::{Address, Admit, ConnectError, Event, Peer, Port, PortName, PortOptions, Priority, Refusal};
 use bywire_sys::socket::Socket;
+use bywire_testing::here;
 use bywire_testing::linger::{self, PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
 use bywire_testing::rogue::{self, Rogue};
 use rustix::process::Uid;
@@ -299,8 +300,7 @@ fn copies(file: &OwnedFd) -> usize {
 /// No signal ends such a close. Only the account bounds how many descriptors one user can make a port hold.
 #[test]
 fn files_that_never_close_are_bounded_and_charged_to_their_user() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can be other users; run this test as root");
+    if !here::is_root() {
         return;
     }
     let mut unclosable = match Unclosable::new() {

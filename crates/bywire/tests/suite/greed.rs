@@ -7,6 +7,7 @@ use std::time::Duration;
 use bywire::handshake::Packet;
 use bywire::{Admit, Confirm, DisconnectReason, Event, Geometry, Port, PortOptions, Priority};
 use bywire_ring::geometry::LaneName;
+use bywire_testing::here;
 use bywire_testing::rogue::{ALL_SEALS, Inside, LENT, Rogue, sealed};
 use rustix::process::Uid;
 
@@ -106,8 +107,7 @@ fn is_taken(
 
 #[test]
 fn the_heaps_of_another_user_are_bounded_over_all_its_peers() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can be other users; run this test as root");
+    if !here::is_root() {
         return;
     }
     let place = PortDirectory::new();

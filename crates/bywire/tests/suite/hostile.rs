@@ -15,6 +15,7 @@ use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::alone;
 use bywire_testing::rogue::{
     self, ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, introduce, sealed,
 };
@@ -546,6 +547,14 @@ fn a_blocked_doorbell_does_not_delay_the_return_of_a_block() {
 /// introductions that are refused.
 #[test]
 fn descriptors_that_never_close_delay_nobody() {
+    // Runs in a process of its own, as all tests of a process share the account of one user.
+    const ALONE: &str = "BYWIRE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().expect("this program"));
+        own.args(alone("descriptors_that_never_close_delay_nobody")).env(ALONE, "1");
+        let done = own.output().expect("run");
+        return assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    }
     let place = PortDirectory::new();
     let mut victim = victim(&place, place.options());
     let mut other = place.open(place.options());

@@ -12,6 +12,7 @@ use bywire::{
 use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::here::is_root;
 use bywire_testing::rogue;
 use rustix::fs::OFlags;
 
@@ -25,14 +26,6 @@ const GROUP: u32 = 54_400;
 
 /// What actors of these tests do.
 pub const ROLES: &[Role] = &[("user", user)];
-
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("not run: only root can be other users; run this test as root");
-    }
-    is_root
-}
 
 /// A runtime directory for all users, as root makes it.
 fn shared() -> PortDirectory {

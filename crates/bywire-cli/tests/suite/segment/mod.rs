@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use bywire_sys::namespace::Namespace;
 use bywire_testing::Guarded;
 use bywire_testing::eventually;
+use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork};
 use serde_json::Value;
 
@@ -68,8 +69,7 @@ pub fn peer_of(machine: &Machine, other: &str) -> Option<Value> {
 
 /// Machines with an interface each, on one segment.
 pub fn segment(count: usize, is_encrypted: bool, more: &[&str]) -> Option<(TestNetwork, Vec<Up>)> {
-    if let Err(error) = std::fs::metadata("/dev/net/tun") {
-        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+    if !has_taps() {
         return None;
     }
     let network = TestNetwork::up_with(count, is_encrypted)?;

@@ -11,6 +11,7 @@ use bywire_eth::interface::Plan;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{CarrierSettings, PeerReport};
 use bywire_sys::namespace::{Namespace, NamespaceName};
+use bywire_testing::here::{has_taps, namespace};
 
 /// The name of every interface.
 pub const INTERFACE: &str = "by0";
@@ -30,19 +31,10 @@ pub struct Host {
 
 /// Makes `count` hosts. Returns `None`, with the reason printed, if this machine cannot.
 pub fn hosts(count: u8) -> Option<Vec<Host>> {
-    if let Err(error) = std::fs::metadata("/dev/net/tun") {
-        println!("not run: no TAP device can be made here (/dev/net/tun: {error}): `modprobe tun`");
+    if !has_taps() {
         return None;
     }
-    let hosts: Result<Vec<Host>, _> =
-        (1..=count).map(|number| Namespace::fresh().map(|namespace| Host { namespace, number })).collect();
-    match hosts {
-        Ok(hosts) => Some(hosts),
-        Err(error) => {
-            println!("not run: no network namespace can be made here ({error}): run as root");
-            None
-        }
-    }
+    (1..=count).map(|number| Some(Host { namespace: namespace()?, number })).collect()
 }
 
 /// Makes interfaces in all hosts, in one process.

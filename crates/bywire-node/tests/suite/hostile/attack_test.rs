@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use bywire_testing::actor::Actor;
+use bywire_testing::here::is_root;
 use bywire_testing::test_network::usage::usage;
 use bywire_testing::test_network::{Machine, TestNetwork};
 
@@ -41,8 +42,7 @@ impl AttackTest {
     /// Three machines, the third one without a service. `None` where this machine cannot make them, after the reason is printed.
     pub fn begin() -> Option<Self> {
         let network = TestNetwork::without_services(3)?;
-        if bywire_sys::process::user() != 0 {
-            println!("not run: only root can be other users: run as root");
+        if !is_root() {
             return None;
         }
         for machine in &network.machines {

@@ -23,6 +23,7 @@ use bywire_testing::Guarded;
 use bywire_testing::alone;
 
 pub use bywire_testing::eventually;
+pub use bywire_testing::here::is_root;
 
 /// A service for one test, in its own directory.
 pub struct TestService {
@@ -217,16 +218,6 @@ impl Running {
 
 /// Long enough for a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(40);
-
-/// Only root can become other users and make namespaces.
-pub fn is_root() -> bool {
-    // SAFETY: no arguments.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    if !is_root {
-        println!("not run: this takes other users, whom only root can become");
-    }
-    is_root
-}
 
 /// Raises the limit of open files to the maximum. Returns it.
 pub fn raise_descriptor_limit() -> u64 {
