@@ -96,14 +96,7 @@ impl Up {
 
     /// Waits for its exit.
     fn end(&mut self) -> std::process::ExitStatus {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("waited for") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually("it ends", || self.child.try_wait().expect("waited for"))
     }
 }
 

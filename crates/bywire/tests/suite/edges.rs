@@ -21,6 +21,7 @@ use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::here;
 use bywire_testing::linger::{self, UNDISTURBED};
 use bywire_testing::rogue::{self, Inside, MESSAGE, Rogue, answer};
 use rustix::event::{PollFd, PollFlags};
@@ -629,8 +630,7 @@ const PLANTS: [&str; 10] = [
 
 /// A directory for all users, with a port of the honest user and a file that others may read.
 fn shared() -> Option<PortDirectory> {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can be other users; run this test as root");
+    if !here::is_root() {
         return None;
     }
     let place = PortDirectory::new();
