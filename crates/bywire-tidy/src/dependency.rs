@@ -36,19 +36,13 @@ fn used(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (name, member) in &tree.crates {
         let directory = format!("{}/", member.directory);
-        let own = || tree.ending_in(&[".rs"]).filter(|(path, _)| path.starts_with(&directory));
-        let included: Vec<String> = own().flat_map(|(path, text)| included(path, text)).collect();
-        let sources = || {
-            own()
-                .map(|(_, text)| text)
-                .chain(included.iter().filter_map(|path| tree.files.get(path).map(String::as_str)))
-        };
+        let sources = || tree.ending_in(&[".rs"]).filter(|(path, _)| path.starts_with(&directory));
         // A crate that depends on itself, for its tests, has cargo build what they load.
         let others = member.dependencies.iter().filter(|dependency| dependency.name != *name);
         let unused = others.filter(|dependency| {
             let module = format!("{}::", dependency.name.replace('-', "_"));
             let imported = format!("use {};", dependency.name.replace('-', "_"));
-            !sources().any(|text| text.contains(&module) || text.contains(&imported))
+            !sources().any(|(_, text)| text.contains(&module) || text.contains(&imported))
         });
         breaches.extend(unused.map(|dependency| Breach {
             path: format!("{directory}Cargo.toml"),
@@ -57,22 +51,6 @@ fn used(tree: &Tree) -> Vec<Breach> {
         }));
     }
     breaches
-}
-
-/// The files that a source takes from elsewhere by `#[path]`.
-fn included<'a>(path: &'a str, text: &'a str) -> impl Iterator<Item = String> + 'a {
-    let named = text.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
-    named.map(move |name| {
-        let mut parts: Vec<&str> = path.split('/').collect();
-        parts.pop();
-        for part in name.split('/') {
-            match part {
-                ".." => drop(parts.pop()),
-                part => parts.push(part),
-            }
-        }
-        parts.join("/")
-    })
 }
 
 /// The names in the first column, with their lines.
@@ -108,19 +86,6 @@ mod tests {
         let tree =
             Tree::of(&[("crates/one/src/lib.rs", source), ("crates/two/src/lib.rs", "use idle::Thing;\n")])
                 .with_crate("one", &[on("clap_complete"), on("libc"), on("idle")]);
-        let reasons: Vec<String> = used(&tree).into_iter().map(|breach| breach.reason).collect();
-        assert_eq!(reasons, ["idle is not used: remove it"]);
-    }
-
-    #[test]
-    fn a_file_that_is_included_by_its_path_uses_dependencies() {
-        let on = |name: &str| Dependency { name: name.to_owned(), ours: false, development: true };
-        let test = "#[path = \"../../two/tests/scene/mod.rs\"]\nmod scene;\n";
-        let tree = Tree::of(&[
-            ("crates/one/tests/all.rs", test),
-            ("crates/two/tests/scene/mod.rs", "use far::A;\n"),
-        ])
-        .with_crate("one", &[on("far"), on("idle")]);
         let reasons: Vec<String> = used(&tree).into_iter().map(|breach| breach.reason).collect();
         assert_eq!(reasons, ["idle is not used: remove it"]);
     }
