@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
 use bywire_node::fabric::Fabric;
+use bywire_testing::Guarded;
 use bywire_testing::eventually;
 use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{self, Machine, TestNetwork};
@@ -29,7 +30,7 @@ fn signal(signal: &str, processes: &[u64]) {
 }
 
 /// Machines `a` to `f` of a fabric with the keeper `a`, each with its service and an interface. Machine `g` has nothing yet.
-fn six_machines_and_one() -> Option<(TestNetwork, Vec<Service>, Vec<segment::Up>)> {
+fn six_machines_and_one() -> Option<(TestNetwork, Vec<Service>, Vec<Guarded>)> {
     if !has_taps() {
         return None;
     }

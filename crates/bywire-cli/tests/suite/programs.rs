@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_testing::Guarded;
@@ -16,8 +16,6 @@ use bywire_testing::here::{has_taps, namespace};
 use bywire_testing::test_network::{Machine, TestNetwork};
 
 use crate::packages::{self, Service};
-
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two namespaces, blue with addresses and red without, joined while this value lives.
 struct Fixture {

@@ -1,9 +1,9 @@
 //! The cost of spinning for a thread, tested with the library's own code.
 
 #[path = "../../src/wakeup/allowance.rs"]
-mod allowance;
+mod code;
 
-use allowance::{Allowance, REST_FACTOR};
+use code::{Allowance, REST_FACTOR};
 
 /// For any sequence of waits, the cost of spinning beyond what it saves stays within its share of the time.
 #[test]

@@ -4,13 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Once;
-use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn bywire(directory: &Path, arguments: &[&str]) -> Command {
     heed_interrupts();

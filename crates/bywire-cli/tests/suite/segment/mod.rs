@@ -13,9 +13,6 @@ use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork};
 use serde_json::Value;
 
-/// `bywire eth up --fabric` inside a machine, killed when dropped.
-pub struct Up(Guarded);
-
 pub fn bywire(machine: &Machine, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
     command.args(arguments).env("BYWIRE_RUNTIME_DIR", machine.runtime()).env_remove("NOTIFY_SOCKET");
@@ -24,14 +21,14 @@ pub fn bywire(machine: &Machine, arguments: &[&str]) -> Command {
 }
 
 /// Gives a machine the interface `by0` with an address that ends with `number`.
-pub fn up(machine: &Machine, number: u8, more: &[&str]) -> Up {
+pub fn up(machine: &Machine, number: u8, more: &[&str]) -> Guarded {
     let interface = format!("-:by0=10.77.0.{number}/24,fd77::{number}/64");
     let interface = if more.contains(&"96") { format!("-:by0=10.77.0.{number}/24") } else { interface };
     up_by(machine, &[&["--interface", &interface][..], more].concat())
 }
 
 /// Runs `bywire eth up --fabric` with these arguments inside a machine.
-pub fn up_by(machine: &Machine, arguments: &[&str]) -> Up {
+pub fn up_by(machine: &Machine, arguments: &[&str]) -> Guarded {
     let mut command = bywire(machine, &[&["eth", "up", "--fabric"][..], arguments].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = machine.namespace.run(|| command.spawn()).expect("inside").expect("it starts");
@@ -45,7 +42,7 @@ pub fn up_by(machine: &Machine, arguments: &[&str]) -> Up {
         }
     }
     std::thread::spawn(move || lines.for_each(drop));
-    Up(Guarded(child))
+    Guarded(Guarded(child))
 }
 
 pub fn status(machine: &Machine) -> Value {
@@ -68,7 +65,7 @@ pub fn peer_of(machine: &Machine, other: &str) -> Option<Value> {
 }
 
 /// Machines with an interface each, on one segment.
-pub fn segment(count: usize, is_encrypted: bool, more: &[&str]) -> Option<(TestNetwork, Vec<Up>)> {
+pub fn segment(count: usize, is_encrypted: bool, more: &[&str]) -> Option<(TestNetwork, Vec<Guarded>)> {
     if !has_taps() {
         return None;
     }

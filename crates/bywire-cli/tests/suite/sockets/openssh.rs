@@ -7,8 +7,8 @@ use std::process::Command;
 use bywire_testing::eventually;
 use rustix::process::geteuid;
 
-use super::packages::have;
 use super::{Fabric, Running, SLOW_SERVER, await_listener, ended, port, row, start, text, write};
+use crate::packages::have;
 
 /// Longer than any buffer on the path.
 const FILE_BYTES: usize = 20 << 20;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use super::packages::have;
 use super::{Fabric, await_listener, ended, port, row, start};
+use crate::packages::have;
 
 /// gcc links a shared runtime by default, which must be the first library; clang links the runtime into the program.
 const ADDRESS: [&[&str]; 2] = [&["-fsanitize=address"], &["-fsanitize=address", "-static-libasan"]];
