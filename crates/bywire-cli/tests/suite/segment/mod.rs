@@ -14,10 +14,7 @@ use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork};
 use serde_json::Value;
 
 pub fn bywire(machine: &Machine, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bywire"));
-    command.args(arguments).env("BYWIRE_RUNTIME_DIR", machine.runtime()).env_remove("NOTIFY_SOCKET");
-    command.stdin(Stdio::null());
-    command
+    crate::up::bywire(arguments, &machine.runtime())
 }
 
 /// Gives a machine the interface `by0` with an address that ends with `number`.
@@ -42,7 +39,7 @@ pub fn up_by(machine: &Machine, arguments: &[&str]) -> Guarded {
         }
     }
     std::thread::spawn(move || lines.for_each(drop));
-    Guarded(Guarded(child))
+    Guarded(child)
 }
 
 pub fn status(machine: &Machine) -> Value {
