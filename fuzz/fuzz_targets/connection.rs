@@ -11,10 +11,9 @@ use bywire_ring::geometry::LaneName;
 use bywire_ring::header::Header;
 use bywire_ring::memory::{Memory, Shared};
 use bywire_sys::memory::Mapping;
-use libfuzzer_sys::fuzz_target;
 use bywire_testing::rogue::{Inside, Rogue};
+use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
-
 
 /// What lives through all inputs: a port under attack, and an honest peer of it.
 struct Fixture {

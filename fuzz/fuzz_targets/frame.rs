@@ -9,7 +9,6 @@ use bywire_eth::segment::{Cutter, Segmenter};
 use bywire_testing::kernel::{Verdict, verdict};
 use libfuzzer_sys::fuzz_target;
 
-
 fuzz_target!(|bytes: &[u8]| {
     let Some((descriptor, rest)) = bytes.split_first_chunk() else { return };
     let Some((header, frame)) = rest.split_first_chunk() else { return };
