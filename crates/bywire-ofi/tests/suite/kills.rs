@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use crate::loaded::{Loaded, OPEN_MPI, finish, is_open_mpi, options, run};
+use bywire_testing::number;
 
-/// How many (`BYWIRE_ROUNDS`), from which seed on (`BYWIRE_SEED`).
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
+use crate::loaded::{Loaded, OPEN_MPI, finish, options, run};
 
 /// Sockets of ports.
 fn ports(directory: &Path) -> Vec<String> {
@@ -18,9 +15,8 @@ fn ports(directory: &Path) -> Vec<String> {
 
 #[test]
 fn operations_with_a_killed_peer_end_soon_and_the_endpoint_goes_on() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "kills.c", &["-lfabric"]);
-    let (rounds, first) = (number("BYWIRE_ROUNDS", 100), number("BYWIRE_SEED", 1));
+    let Some((loaded, program)) = Loaded::with_program("kills.c") else { return };
+    let (rounds, first) = (number("BYWIRE_ROUNDS", 100u64), number("BYWIRE_SEED", 1));
     // A program has limited time.
     for seed in first..first + rounds.div_ceil(100) {
         let mut command = loaded.command(&program);
@@ -35,13 +31,10 @@ fn operations_with_a_killed_peer_end_soon_and_the_endpoint_goes_on() {
 
 #[test]
 fn a_job_whose_rank_is_killed_ends_and_leaves_nothing() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc", "cc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&["cc"]) else { return };
     let program = loaded.compile("mpicc", "killed_rank.c", &[]);
     let ports_program = loaded.compile("cc", "kills.c", &["-lfabric"]);
-    let (rounds, seed) = (number("BYWIRE_ROUNDS", 100) / 20, number("BYWIRE_SEED", 1));
+    let (rounds, seed) = (number("BYWIRE_ROUNDS", 100u64) / 20, number("BYWIRE_SEED", 1));
     for turn in seed..seed + rounds {
         let mut command = loaded.command("mpirun");
         command.env("FI_PROVIDER", "bywire").envs(OPEN_MPI);

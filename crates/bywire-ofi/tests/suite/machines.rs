@@ -10,18 +10,15 @@ use bywire_node::fabric::Fabric;
 use bywire_testing::test_network::{TestNetwork, path};
 
 use crate::job::Job;
-use crate::loaded::{self, Loaded, OPEN_MPI, is_open_mpi, mpich_commands, mpich_variables, run};
+use crate::loaded::{self, Loaded, OPEN_MPI, mpich_commands, mpich_variables, run};
 
 /// How long one end may be away.
 const AWAY: Duration = Duration::from_secs(5);
 /// Within this time a job has ended of which a node is away for good.
 const SOON: Duration = Duration::from_secs(30);
 
-/// What a job needs, if this machine has it.
-fn loaded() -> Option<Loaded> {
-    let loaded = Loaded::new(&["mpirun", "mpicc", "nsenter", "timeout"], "mpi.h")?;
-    is_open_mpi(&loaded).then_some(loaded)
-}
+/// What this machine needs for a job.
+const COMMANDS: [&str; 2] = ["nsenter", "timeout"];
 
 /// A program that starts a command on the second machine, instead of ssh. The command, and all that it starts, find the service
 /// of that machine in the directory where the first one has its own, and another host name.
@@ -98,7 +95,7 @@ fn begun(loaded: &Loaded, network: &TestNetwork, words: &[&str]) -> Job {
 
 #[test]
 fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
-    let Some(loaded) = loaded() else { return };
+    let Some(loaded) = Loaded::of_open_mpi(&COMMANDS) else { return };
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     for is_encrypted in [true, false] {
         let Some(network) = TestNetwork::up_with(2, is_encrypted) else { return };

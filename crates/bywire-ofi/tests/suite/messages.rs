@@ -15,8 +15,7 @@ fn with(command: &mut Command, libfabric: Option<PathBuf>) -> &mut Command {
 
 #[test]
 fn two_endpoints_of_one_process_make_every_call_for_messages() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
     for libfabric in libfabrics() {
         let mut command = loaded.command(&program);
         command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
@@ -37,30 +36,26 @@ fn two_endpoints_of_one_process_make_every_call_for_messages() {
 
 #[test]
 fn the_first_message_to_a_peer_arrives_although_its_sender_makes_no_further_call() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
     assert_eq!(run(loaded.command(&program).arg("first message")), "matched\n");
 }
 
 #[test]
 fn an_endpoint_meets_seventy_peers_at_once() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
     assert_eq!(run(loaded.command(&program).arg("many peers")), "matched\n");
 }
 
 #[test]
 fn a_closed_endpoint_keeps_nobody_awake_although_a_forked_child_has_its_descriptors() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
     let mut command = loaded.command(&program);
     assert_eq!(run(command.env("FI_BYWIRE_IDLE", "sleep").arg("closed in a parent")), "matched\n");
 }
 
 #[test]
 fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "messages.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
     let mut command = loaded.command(&program);
     command.env("FI_LOG_LEVEL", "warn").env("FI_LOG_PROV", "bywire");
     let output = finish(command.arg("few descriptors"));
@@ -70,8 +65,7 @@ fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
 
 #[test]
 fn two_endpoints_of_one_process_make_every_call_for_rma() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("rma.c") else { return };
     for libfabric in libfabrics() {
         assert_eq!(run(with(&mut loaded.command(&program), libfabric)), "accessed\n");
     }
@@ -79,23 +73,20 @@ fn two_endpoints_of_one_process_make_every_call_for_rma() {
 
 #[test]
 fn an_endpoint_that_does_not_answer_is_given_up_if_the_user_wants_that() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("rma.c") else { return };
     let mut command = loaded.command(&program);
     assert_eq!(run(command.env("FI_BYWIRE_CONNECT_TIMEOUT", "100").arg("no answer")), "accessed\n");
 }
 
 #[test]
 fn a_region_can_be_closed_although_a_peer_that_reads_it_has_stopped() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("rma.c") else { return };
     assert_eq!(run(loaded.command(&program).arg("stopped")), "accessed\n");
 }
 
 #[test]
 fn a_peer_that_writes_much_at_once_sends_the_rest_in_pieces() {
-    let Some(loaded) = Loaded::new(&["cc"], "rdma/fabric.h") else { return };
-    let program = loaded.compile("cc", "rma.c", &["-lfabric"]);
+    let Some((loaded, program)) = Loaded::with_program("rma.c") else { return };
     let mut command = loaded.command(&program);
     command.arg("shares").env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
     let output = finish(&mut command);

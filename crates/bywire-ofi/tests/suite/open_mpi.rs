@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::job::Job;
-use crate::loaded::{Loaded, OPEN_MPI, is_open_mpi, options, run};
+use crate::loaded::{Loaded, OPEN_MPI, options, run};
 
 fn job(loaded: &Loaded, program: &Path, ranks: u32) -> Command {
     let mut command = loaded.command("mpirun");
@@ -17,10 +17,7 @@ fn job(loaded: &Loaded, program: &Path, ranks: u32) -> Command {
 
 #[test]
 fn two_jobs_at_once_have_nothing_to_do_with_each_other() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&[]) else { return };
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -31,10 +28,7 @@ fn two_jobs_at_once_have_nothing_to_do_with_each_other() {
 
 #[test]
 fn ranks_of_one_machine_exchange_messages_of_every_length_and_kind() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&[]) else { return };
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     for ranks in [2, 3] {
         assert_eq!(run(&mut job(&loaded, &program, ranks)), "exchanged\n", "{ranks} ranks");
@@ -43,10 +37,7 @@ fn ranks_of_one_machine_exchange_messages_of_every_length_and_kind() {
 
 #[test]
 fn a_rank_has_children_while_it_exchanges_messages() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&[]) else { return };
     let program = loaded.compile("mpicc", "steady.c", &[]);
     let printed = run(job(&loaded, &program, 2).args(["1", "fork"]));
     assert!(printed.ends_with("exchanged to the end\n"), "{printed}");
@@ -54,10 +45,7 @@ fn a_rank_has_children_while_it_exchanges_messages() {
 
 #[test]
 fn a_job_goes_on_after_a_rank_was_stopped() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&[]) else { return };
     let program = loaded.compile("mpicc", "steady.c", &[]);
     let mut job = Job::start(job(&loaded, &program, 2).arg("5"));
     job.wait_until_it_has_begun();
@@ -67,10 +55,7 @@ fn a_job_goes_on_after_a_rank_was_stopped() {
 
 #[test]
 fn ranks_of_one_machine_have_shared_windows_and_others() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&[]) else { return };
     let program = loaded.compile("mpicc", "windows.c", &[]);
     assert_eq!(run(&mut job(&loaded, &program, 2)), "shared, put\n");
 }
@@ -82,10 +67,7 @@ exec unshare --uts --ipc --pid --fork sh -c 'hostname "container$OMPI_COMM_WORLD
 
 #[test]
 fn ranks_in_containers_with_host_names_of_their_own_exchange_messages() {
-    let Some(loaded) = Loaded::new(&["mpirun", "mpicc", "unshare", "hostname"], "mpi.h") else { return };
-    if !is_open_mpi(&loaded) {
-        return;
-    }
+    let Some(loaded) = Loaded::of_open_mpi(&["unshare", "hostname"]) else { return };
     let may_unshare = Command::new("unshare").args(["--uts", "--ipc", "--pid", "--fork", "true"]).status();
     if !may_unshare.is_ok_and(|status| status.success()) {
         eprintln!("not run: namespaces need root");

@@ -37,6 +37,23 @@ impl Loaded {
         Some(Self { directory })
     }
 
+    /// The same for jobs of Open MPI.
+    pub fn of_open_mpi(more: &[&str]) -> Option<Self> {
+        let loaded = Self::new(&[&["mpirun", "mpicc"], more].concat(), "mpi.h")?;
+        let is_open_mpi = run(loaded.command("mpirun").arg("--version")).contains("Open MPI");
+        if !is_open_mpi {
+            eprintln!("not run: mpirun is not that of Open MPI");
+        }
+        is_open_mpi.then_some(loaded)
+    }
+
+    /// The same with a program of `tests/c` over libfabric's own interface.
+    pub fn with_program(source: &str) -> Option<(Self, PathBuf)> {
+        let loaded = Self::new(&["cc"], "rdma/fabric.h")?;
+        let program = loaded.compile("cc", source, &["-lfabric"]);
+        Some((loaded, program))
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -64,15 +81,6 @@ impl Loaded {
 /// Open MPI refuses to run as root without two variables.
 pub const OPEN_MPI: [(&str, &str); 2] =
     [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
-
-/// Is `mpirun` that of Open MPI? If not, that is printed.
-pub fn is_open_mpi(loaded: &Loaded) -> bool {
-    let is_open_mpi = run(loaded.command("mpirun").arg("--version")).contains("Open MPI");
-    if !is_open_mpi {
-        eprintln!("not run: mpirun is not that of Open MPI");
-    }
-    is_open_mpi
-}
 
 /// Where MPICH of the Python Package Index is, as the laboratory looks for it.
 pub fn mpich() -> Option<PathBuf> {

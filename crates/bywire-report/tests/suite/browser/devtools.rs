@@ -28,14 +28,17 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens an empty page. `None` where no browser is installed.
+    /// Opens an empty page. `None` where no browser is installed, which is printed.
     pub fn open() -> Option<Self> {
         let there = |name: &&&str| {
             let mut looked = Command::new(name);
             looked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
             looked.status().is_ok_and(|status| status.success())
         };
-        let name = BROWSERS.iter().find(there)?;
+        let Some(name) = BROWSERS.iter().find(there) else {
+            println!("not run: no Chromium here: apt-get install chromium");
+            return None;
+        };
         let profile = tempfile::tempdir().unwrap();
         let pipe = |end: &str| profile.path().join(end);
         let made = Command::new("mkfifo").args([pipe("to"), pipe("from")]).status().unwrap();

@@ -36,10 +36,7 @@ const UNDRAWN: &str = "(() => { const boxes = [...document.querySelectorAll('[da
 
 #[test]
 fn the_page_works_at_every_width_in_light_and_dark() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let (page, count) = page();
     for (width, scheme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
         let what = format!("{width} px, {scheme}");
@@ -71,10 +68,7 @@ const OVERLAPS: &str = "(() => [...document.querySelectorAll('[data-plot]')].fla
 
 #[test]
 fn labels_do_not_overlap_at_any_page_width() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let mut session = generated::generated_session();
     for cell in session.cells.iter_mut().filter(|cell| ["tcp", "udp"].contains(&cell.level.as_str())) {
         cell.link = Some("two-processes".to_owned());
@@ -92,10 +86,7 @@ fn labels_do_not_overlap_at_any_page_width() {
 
 #[test]
 fn everything_is_reachable_by_keyboard_in_order_with_visible_focus() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let (page, count) = page();
     browser.show(&page, 1280, "light");
     drawn(&mut browser, count, "keyboard");
@@ -128,10 +119,7 @@ const CUT: &str = "(() => { const cut = [...document.querySelectorAll('.scroll')
 
 #[test]
 fn a_table_wider_than_the_page_shows_that_it_scrolls() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let (page, _) = page();
     browser.show(&page, 390, "light");
     browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)");
@@ -145,10 +133,7 @@ fn a_table_wider_than_the_page_shows_that_it_scrolls() {
 
 #[test]
 fn the_picture_is_saved_as_png_and_hidden_series_are_shown_on_demand() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let (page, _) = page();
     browser.show(&page, 1280, "light");
     let png = "(async () => { const blob = await asPng('picture'); const map = await createImageBitmap(blob); \
@@ -177,10 +162,7 @@ const DRAWN: &str = "[...document.querySelectorAll('[data-plot]')] \
 
 #[test]
 fn the_page_of_each_preset_opens_by_its_link_and_draws_its_plots() {
-    let Some(mut browser) = Browser::open() else {
-        println!("not run: no Chromium here: apt-get install chromium");
-        return;
-    };
+    let Some(mut browser) = Browser::open() else { return };
     let session = generated::generated_session();
     let other = bywire_results::cell::Session { preset: "gm".into(), ..session.clone() };
     let page = written("presets", &report::render_presets(&[session.clone(), other]));
