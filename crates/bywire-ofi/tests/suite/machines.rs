@@ -107,14 +107,14 @@ fn ranks_of_two_machines_exchange_messages_of_every_length_and_kind() {
 
 #[test]
 fn ranks_of_mpich_on_two_machines_exchange_messages_of_every_length_and_kind() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let Some(mut command) = job_of_mpich(&loaded, &network, "ping_pong.c") else { return };
     assert_eq!(run_on_first(&network, &mut command), "exchanged\n");
 }
 
 #[test]
 fn processes_that_ranks_of_two_machines_spawn_exchange_messages_with_all() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let program = loaded.compile("mpicc", "spawn.c", &[]);
     let mut command = job(&loaded, &network, &program);
     assert_eq!(run_on_first(&network, &mut command), "exchanged\n");
@@ -133,7 +133,7 @@ fn segments_sent() -> u64 {
 
 #[test]
 fn windows_of_ranks_on_two_machines_use_nothing_but_the_fabric() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let run_alone = |command: &mut Command| {
         network.machines[0].namespace.run(|| {
             let before = segments_sent();
@@ -151,7 +151,9 @@ fn windows_of_ranks_on_two_machines_use_nothing_but_the_fabric() {
 
 #[test]
 fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have_restarted() {
-    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(mut network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else {
+        return;
+    };
     let job = steady(&loaded, &network, Duration::from_secs(4));
     for number in [1, 0] {
         network.machines[number].stop();
@@ -163,7 +165,9 @@ fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have
 
 #[test]
 fn a_job_whose_machines_have_no_service_says_what_to_do() {
-    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(mut network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else {
+        return;
+    };
     network.machines.iter_mut().for_each(|machine| machine.stop());
     let program = loaded.compile("mpicc", "ping_pong.c", &[]);
     let mut command = job(&loaded, &network, &program);
@@ -175,14 +179,16 @@ fn a_job_whose_machines_have_no_service_says_what_to_do() {
 
 #[test]
 fn a_first_message_waits_for_a_rank_that_calls_late() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     // The services give up a request that nobody answers after five seconds.
     begun(&loaded, &network, &["1", "late", "7"]).has_to_succeed();
 }
 
 #[test]
 fn a_first_message_waits_for_services_that_restart() {
-    let (Some(loaded), Some(mut network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(mut network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else {
+        return;
+    };
     let job = begun(&loaded, &network, &["1", "late", "5"]);
     for number in [1, 0] {
         network.machines[number].stop();
@@ -195,7 +201,7 @@ fn a_first_message_waits_for_services_that_restart() {
 
 #[test]
 fn a_job_goes_on_after_five_seconds_without_a_cable() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let job = steady(&loaded, &network, AWAY + Duration::from_secs(3));
     network.set_cable(1, false);
     sleep(AWAY);
@@ -205,7 +211,7 @@ fn a_job_goes_on_after_five_seconds_without_a_cable() {
 
 #[test]
 fn a_job_goes_on_after_a_rank_on_another_machine_was_stopped() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let job = steady(&loaded, &network, AWAY + Duration::from_secs(1));
     job.stop(1, AWAY);
     job.has_to_succeed();
@@ -213,7 +219,7 @@ fn a_job_goes_on_after_a_rank_on_another_machine_was_stopped() {
 
 #[test]
 fn a_job_ends_when_the_node_of_one_of_its_ranks_is_revoked() {
-    let (Some(loaded), Some(network)) = (loaded(), TestNetwork::up(2)) else { return };
+    let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     let job = steady(&loaded, &network, 2 * SOON);
     let all = network.fabric();
     let nodes = all.nodes[..1].to_vec();
