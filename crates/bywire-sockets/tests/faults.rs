@@ -261,6 +261,26 @@ fn without_memory_it_is_tcp() {
     }
 }
 
+const ATTEMPTS: &str = "attempts_without_memory_leave_no_descriptors_open";
+
+#[test]
+fn attempts_without_memory_leave_no_descriptors_open() {
+    if test_service::role().is_some() {
+        let ends = test_service::pair();
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a live structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        let open = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+        let before = open();
+        talk(ends);
+        assert_eq!(open(), before);
+        return test_service::say("right");
+    }
+    let pairing = TestService::new();
+    is_right(program(&pairing, ATTEMPTS, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
 const ROOT: &str = "a_program_is_carried_after_chroot";
 
 #[test]

@@ -260,7 +260,10 @@ fn connect() -> bool {
     if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) || vforked::is_child() {
         return false;
     }
-    let Some((doorbell, page)) = doorbell::own() else { return false };
+    let Some((doorbell, page)) = doorbell::own() else {
+        rest();
+        return false;
+    };
     let (address, length) = address();
     // SAFETY: a valid address; every result is checked.
     let fd = unsafe {
