@@ -368,7 +368,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.shared.receiving.hold();
-    match connection.settle()? {
+    match connection.current_source()? {
         Source::Moment => {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
             if waits || !connection.is_early() {
