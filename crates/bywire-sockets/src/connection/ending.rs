@@ -25,10 +25,13 @@ impl Connection {
 
     /// Raises flags that tell the peer of an end, with its time.
     pub fn raise_end(&self, flags: u64) {
-        if STREAM.is_ordered(&self.remote) {
-            STREAM.mark(&self.own, distance::moment());
-        }
-        STREAM.raise(&self.own, flags);
+        // Another thread may send, or ask for what the peer has sent: both change the same words.
+        self.with_sending(|| {
+            if STREAM.is_ordered(&self.remote) {
+                STREAM.mark(&self.own, distance::moment());
+            }
+            STREAM.raise(&self.own, flags);
+        });
     }
 
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
