@@ -166,7 +166,7 @@ pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     option(fd, libc::SOL_SOCKET, name, &mut value)?;
     let (seconds, rest) = value.split_at(8);
     let word = |bytes: &[u8]| bytes.try_into().map(i64::from_ne_bytes).unwrap_or(0);
-    let total = (word(seconds) as u64).saturating_mul(1_000_000_000) + word(rest) as u64 * 1000;
+    let total = (word(seconds) as u64).saturating_mul(1_000_000_000).saturating_add(word(rest) as u64 * 1000);
     (total > 0).then_some(total)
 }
 
