@@ -74,6 +74,11 @@ static void *send_late(void *argument) {
     return argument;
 }
 
+static void *send_very_late(void *argument) {
+    usleep(1500000);
+    return send_late(argument);
+}
+
 static int receive_with_control(void) {
     char bytes[4];
     union {
@@ -148,6 +153,26 @@ static void receive_pages(void) {
     munmap(pages, 4096);
 }
 
+static void *send_much(void *argument) {
+    static char bytes[1 << 20];
+    need(send(server, bytes, sizeof bytes, 0) == sizeof bytes, "many bytes");
+    return argument;
+}
+
+/* A second's worth of bytes. */
+static void send_paced(void) {
+    static char bytes[1 << 20];
+    struct timespec before, after;
+    pthread_t thread;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    pthread_create(&thread, NULL, send_much, NULL);
+    need(recv(client, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "all of them");
+    pthread_join(thread, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long elapsed_ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+    printf("%s\n", elapsed_ms > 200 ? "not all at once" : "at once");
+}
+
 /* One option, on the listener or on a connection that is in use. `is_late`: bytes wait meanwhile. */
 static void option(const char *name, int is_late) {
     listen_here();
@@ -176,6 +201,12 @@ static void option(const char *name, int is_late) {
         filter(fd);
     } else if (strcmp(name, "extended") == 0) {
         filter_by_extended_code(fd);
+    } else if (strcmp(name, "pace") == 0) {
+        set(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 20);
+    } else if (strcmp(name, "delay") == 0) {
+        set(fd, IPPROTO_TCP, 37, 1000);
+    } else if (strcmp(name, "clamp") == 0) {
+        set(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 4096);
     } else if (strcmp(name, "pages") != 0) {
         need(0, "an option");
     }
@@ -195,6 +226,8 @@ static void option(const char *name, int is_late) {
         struct pollfd file = {server, POLLIN, 0};
         need(poll(&file, 1, 5000) == 1, "bytes");
         receive_pages();
+    } else if (strcmp(name, "pace") == 0) {
+        send_paced();
     } else if (strstr(name, "stamp") != NULL) {
         receive_with_stamp();
     } else {
@@ -353,6 +386,67 @@ static void no_times(void) {
     SAY(recvmmsg(server, messages, 2, 0, &soon));
     SAY(recv(server, bytes, 10, 0));
     close(set);
+}
+
+/* A time that is longer than any number of nanoseconds. */
+static void long_times(void) {
+    struct timeval longest_time = {LONG_MAX / 1000000, LONG_MAX % 1000000};
+    char bytes[4];
+    pthread_t thread;
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &longest_time, sizeof longest_time));
+    pthread_create(&thread, NULL, send_very_late, NULL);
+    SAY(recv(server, bytes, sizeof bytes, 0));
+    pthread_join(thread, NULL);
+}
+
+/* The kernel holds the last byte back that goes through it, in the direction that leaves it last. */
+static void hold_back(void) {
+    time_t started = time(NULL);
+    char before[16], after[16], word[64] = "";
+    connect_here();
+    do {
+        count_kernels(server, before);
+        for (int round = 0; round < 12; round++) {
+            struct pollfd file = {client, POLLIN, 0};
+            need(send(server, word, sizeof word, 0) == sizeof word && poll(&file, 1, 40000) == 1, "a word");
+            need(recv(client, word, sizeof word, MSG_WAITALL) == sizeof word, "its other end");
+        }
+        count_kernels(server, after);
+        need(time(NULL) - started < 40, "it is never carried");
+    } while (getenv("LD_PRELOAD") != NULL && memcmp(before, after, sizeof before) != 0);
+    set(client, IPPROTO_TCP, TCP_CORK, 1);
+    SAY(send(client, "x", 1, 0));
+}
+
+static void *interrupt_and_push(void *argument) {
+    usleep(50000);
+    pthread_kill(*(pthread_t *)argument, SIGUSR1);
+    usleep(50000);
+    set(client, IPPROTO_TCP, TCP_CORK, 0);
+    return NULL;
+}
+
+/* Receives while bytes are on their way through the kernel. */
+static void under_way(void) {
+    char bytes[4];
+    pthread_t thread, self = pthread_self();
+    struct timeval some = {0, 50000};
+    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    alarm(100);
+    listen_here();
+    hold_back();
+    SAY(recv(server, bytes, sizeof bytes, MSG_DONTWAIT));
+    SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &some, sizeof some));
+    SAY(recv(server, bytes, sizeof bytes, 0));
+    set(client, IPPROTO_TCP, TCP_CORK, 0);
+    SAY(recv(server, bytes, sizeof bytes, 0));
+    close_ends();
+    hold_back();
+    pthread_create(&thread, NULL, interrupt_and_push, &self);
+    SAY(recv(server, bytes, sizeof bytes, 0));
+    pthread_join(thread, NULL);
+    close_ends();
 }
 
 /* A connection has the time of its listener, which says that calls never wait. */
@@ -540,6 +634,10 @@ int main(int count, char **words) {
         on_ends(peeks);
     } else if (strcmp(name, "no_times") == 0) {
         on_ends(no_times);
+    } else if (strcmp(name, "long_times") == 0) {
+        on_ends(long_times);
+    } else if (strcmp(name, "under_way") == 0) {
+        under_way();
     } else if (strcmp(name, "inherit_no_time") == 0) {
         inherit_no_time();
     } else if (strcmp(name, "lengths") == 0) {

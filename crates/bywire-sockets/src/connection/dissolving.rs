@@ -36,7 +36,7 @@ pub fn after_dissolving(fd: i32) {
         // An offer, and memory that was mapped for it, belong to the old connection. This thread may have to wait for
         // another one that is about to make it carried.
         socket.stay(Reason::Reconnected);
-        offer::settle();
+        offer::await_preparation();
         match socket.carried() {
             Ok(connection) => connection.dissolve(),
             Err(plain) => {

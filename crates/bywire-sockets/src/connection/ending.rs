@@ -25,10 +25,13 @@ impl Connection {
 
     /// Raises flags that tell the peer of an end, with its time.
     pub fn raise_end(&self, flags: u64) {
-        if STREAM.is_ordered(&self.remote) {
-            STREAM.mark(&self.own, distance::moment());
-        }
-        STREAM.raise(&self.own, flags);
+        // Another thread may send, or ask for what the peer has sent: both change the same words.
+        self.with_sending(|| {
+            if STREAM.is_ordered(&self.remote) {
+                STREAM.mark(&self.own, distance::moment());
+            }
+            STREAM.raise(&self.own, flags);
+        });
     }
 
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.
@@ -71,7 +74,7 @@ impl Connection {
         }
         // After this end has shut down its sending, only the guard would tell the peer of the other holders' death.
         let is_half = shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
-        self.settle_guard(|unread_by_peer| !others_go_on || (unread_by_peer == 0 && !is_half));
+        self.update_guard(|unread_by_peer| !others_go_on || (unread_by_peer == 0 && !is_half));
     }
 
     /// This process is the last holder, and is about to execute another program, which will not have the connection.
@@ -85,12 +88,12 @@ impl Connection {
         // nobody if this end has shut down its sending. It does answer what it is sent, so the peer is asked to send
         // through the kernel.
         self.begin_back(Reason::Passed);
-        self.settle_guard(|_| true);
+        self.update_guard(|_| true);
     }
 
     /// Sets how the kernel ends the connection when a descriptor closes. Unread bytes make it a reset, as with TCP. The
     /// end is orderly if nothing is owed and `may_end` accepts the number of bytes that the peer has not read.
-    pub fn settle_guard(&self, may_end: impl FnOnce(usize) -> bool) {
+    pub fn update_guard(&self, may_end: impl FnOnce(usize) -> bool) {
         self.with_sending(|| {
             if self.in_ring() != Ok(0) {
                 self.guard();

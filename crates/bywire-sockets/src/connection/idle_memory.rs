@@ -126,7 +126,7 @@ fn take_back(left_ns: Option<u64>) -> Option<u64> {
         // Another thread does it.
         now + IDLE_NS
     } else {
-        match errno::keep(|| look_at_all(now)) {
+        match errno::keep(|| take_all_back(now)) {
             None => return left_ns,
             Some(pause_ns) => {
                 DUE_NS.store(now + pause_ns, Ordering::Relaxed);
@@ -152,7 +152,7 @@ enum Found {
 }
 
 /// Takes back the memory of all idle connections. Returns the time until the next look; `None`: none is needed.
-fn look_at_all(now_ns: u64) -> Option<u64> {
+fn take_all_back(now_ns: u64) -> Option<u64> {
     let _own = own_call::begin()?;
     let look = owing::begin_look(&GROWN);
     let (mut held_bytes, mut taken_bytes, mut is_in_use, mut is_unread) = (0, 0, false, false);

@@ -38,7 +38,7 @@ const fn fast_open(name: i32) -> HeldOption {
 }
 
 /// Numbers that the C library's bindings lack are those of asm-generic/socket.h and linux/tcp.h.
-const HELD: [HeldOption; 25] = [
+const HELD: [HeldOption; 28] = [
     held(SOL_SOCKET, libc::SO_ATTACH_FILTER, Question::Filter),
     held(SOL_SOCKET, libc::SO_ATTACH_BPF, Question::No),
     held(SOL_SOCKET, libc::SO_LOCK_FILTER, Question::No),
@@ -47,6 +47,7 @@ const HELD: [HeldOption; 25] = [
     held(SOL_SOCKET, libc::SO_BINDTODEVICE, Question::No),
     held(SOL_SOCKET, libc::SO_PEEK_OFF, Question::Unless(-1)),
     held(SOL_SOCKET, libc::SO_TXTIME, Question::No),
+    held(SOL_SOCKET, SO_MAX_PACING_RATE, Question::Unless(-1)),
     // SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, and their 64-bit variants. The first number of SO_TIMESTAMPING
     // answers for both.
     held(SOL_SOCKET, 29, Question::Unless(0)),
@@ -66,11 +67,18 @@ const HELD: [HeldOption; 25] = [
     held(IPPROTO_TCP, 19, Question::No),
     held(IPPROTO_TCP, libc::TCP_ULP, Question::No),
     held(IPPROTO_TCP, TCP_INQ, Question::Unless(0)),
+    held(IPPROTO_TCP, TCP_TX_DELAY, Question::Unless(0)),
+    // The kernel clamps every window, and does not tell whose wish that was.
+    held(IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Question::No),
     // TCP_FASTOPEN and TCP_FASTOPEN_CONNECT.
     fast_open(23),
     fast_open(30),
 ];
 
+/// Sends no faster than this.
+const SO_MAX_PACING_RATE: i32 = 47;
+/// Sends everything later by this time.
+const TCP_TX_DELAY: i32 = 37;
 /// Reports with each message how many bytes wait.
 const TCP_INQ: i32 = 36;
 /// An option that is read, and moves received bytes by mapping their pages.

@@ -95,10 +95,10 @@ impl Connection {
         if is_in_ring() {
             // A process that stored that something is owed, and was killed before it ended the ring, has paid nothing.
             // Release: pairs with the acquire load in `owes`. Nothing comes before.
-            let was_said = self.shared.owed.swap(0, Ordering::Release) != 0;
+            let was_owed = self.shared.owed.swap(0, Ordering::Release) != 0;
             match is_asked {
                 true => self.send_back(),
-                false if was_said => self.end_ring(),
+                false if was_owed => self.end_ring(),
                 false => {}
             }
         } else if self.owes() {

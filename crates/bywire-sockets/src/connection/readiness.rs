@@ -51,7 +51,7 @@ impl Connection {
             return Ready { bits: IN | OUT | RDHUP | ALWAYS, ended, ..Ready::default() };
         }
         let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
-        let source = match self.settle() {
+        let source = match self.current_source() {
             // It is empty for a moment, or for good if the process that took the last byte was killed.
             Ok(Source::KernelUntil(_)) if self.is_shared() && kernel::queued(self.fd) == Some(0) => {
                 let _held = self.shared.receiving.hold();

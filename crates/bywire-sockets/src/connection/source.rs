@@ -22,7 +22,7 @@ pub enum Source {
     KernelUntil(u64),
     /// In the ring, which has this many bytes.
     Ring(usize),
-    /// Undecided for a moment; see [`Connection::settle`].
+    /// Undecided for a moment; see [`Connection::current_source`].
     Moment,
     /// In the ring, but not to be taken any more: the other end was asked to send them through the kernel.
     Held,
@@ -73,7 +73,7 @@ impl Connection {
 
     /// Like [`Self::source`]. It also checks, at intervals, whether the undecided moment lasts because somebody was
     /// killed.
-    pub fn settle(&self) -> Result<Source, Corrupt> {
+    pub fn current_source(&self) -> Result<Source, Corrupt> {
         let source = self.source()?;
         if source != Source::Moment {
             return Ok(source);

@@ -13,7 +13,7 @@ use crate::connection::sockets;
 use crate::epoll::control;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
-use crate::os::{errno, real};
+use crate::os::{errno, kernel, real};
 use crate::process::{lifecycle, sandbox};
 
 take_over! {
@@ -40,9 +40,7 @@ take_over! {
 
     /// Closes all descriptors from a number on.
     fn closefrom(first: c_int) -> () {
-        // SAFETY: the program's own arguments, as they came.
-        let real = |first, last| unsafe { real::close_range(first, last, 0) };
-        let _closed = lifecycle::close_range(first.max(0) as c_uint, c_uint::MAX, 0, real);
+        let _closed = lifecycle::close_range(first.max(0) as c_uint, c_uint::MAX, 0, close_all);
     }
 
     /// Duplicates.
@@ -127,6 +125,21 @@ take_over! {
         let fd = unsafe { real::epoll_create(size) };
         new_set(fd)
     }
+}
+
+/// Closes a range of descriptors that the library does not know. Kernels before 5.9 close them one by one.
+fn close_all(first: c_uint, last: c_uint) -> c_int {
+    // SAFETY: no pointers. The program wants all of them closed.
+    unsafe {
+        let status = real::close_range(first, last, 0);
+        if status == 0 || errno::last() != libc::ENOSYS {
+            return status;
+        }
+        for fd in first..=last.min(kernel::highest_possible()) {
+            real::close(fd as c_int);
+        }
+    }
+    0
 }
 
 fn new_set(fd: c_int) -> c_int {

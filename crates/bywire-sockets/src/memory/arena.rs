@@ -304,9 +304,9 @@ pub struct EpollItem {
     pub socket: AtomicU32,
     /// The socket's descriptor when it was registered.
     pub fd: AtomicI32,
-    /// The program's own event data.
-    pub events: AtomicU32,
     /// The events that the program waits for.
+    pub events: AtomicU32,
+    /// The program's own event data.
     pub data: AtomicU64,
     /// The events that the kernel was last asked for.
     pub asked: AtomicU32,

@@ -13,7 +13,7 @@ use core::ptr;
 
 use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
 
-use crate::os::{kernel, pid, real, small_file};
+use crate::os::{errno, kernel, pid, real, small_file};
 
 const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 const READER_SEALS: i32 = SIZE_SEALS | libc::F_SEAL_FUTURE_WRITE;
@@ -153,9 +153,14 @@ impl Drop for Reserved {
 }
 
 fn memory_file(length_bytes: usize) -> Option<i32> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL;
     // SAFETY: a valid name.
-    let file = unsafe { libc::memfd_create(c"bywire-sockets".as_ptr(), flags) };
+    let create = |flags| unsafe { libc::memfd_create(c"bywire-sockets".as_ptr(), flags) };
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let mut file = create(flags | libc::MFD_NOEXEC_SEAL);
+    // Kernels before 6.3 do not know that flag.
+    if file < 0 && errno::last() == libc::EINVAL {
+        file = create(flags);
+    }
     if file < 0 {
         return None;
     }

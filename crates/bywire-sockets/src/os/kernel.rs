@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 
 pub use crate::os::clock::now_ns;
-use crate::os::{errno, own_call, real};
+use crate::os::{errno, own_call, real, small_file};
 
 /// The byte counts that the kernel keeps of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,18 @@ pub fn may_file_have(length_bytes: u64) -> bool {
 /// limit.
 pub fn may_make(fd: i32) -> bool {
     u64::try_from(fd).is_ok_and(|fd| fd < limit(libc::RLIMIT_NOFILE))
+}
+
+/// No descriptor of this process has a higher number: its table has no place for one, as the kernel says, or its limit
+/// was never higher.
+pub fn highest_possible() -> u32 {
+    const NAME: &[u8] = b"FDSize:";
+    let mut text = [0; 1024];
+    let table = small_file::read(&[b"/proc/self/status"], &mut text).and_then(|text| {
+        let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(NAME))?;
+        core::str::from_utf8(line.get(NAME.len()..)?).ok()?.trim().parse().ok()
+    });
+    table.unwrap_or_else(|| u32::try_from(limit(libc::RLIMIT_NOFILE)).unwrap_or(u32::MAX))
 }
 
 fn limit(kind: libc::__rlimit_resource_t) -> u64 {
@@ -154,7 +166,7 @@ pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     option(fd, libc::SOL_SOCKET, name, &mut value)?;
     let (seconds, rest) = value.split_at(8);
     let word = |bytes: &[u8]| bytes.try_into().map(i64::from_ne_bytes).unwrap_or(0);
-    let total = (word(seconds) as u64).saturating_mul(1_000_000_000) + word(rest) as u64 * 1000;
+    let total = (word(seconds) as u64).saturating_mul(1_000_000_000).saturating_add(word(rest) as u64 * 1000);
     (total > 0).then_some(total)
 }
 

@@ -49,7 +49,7 @@ fn next(name: &CStr) -> usize {
 }
 
 /// The address of the next function of this name that looks symbols up: `dlsym` or `dlvsym`. It is found without them.
-fn lookup_address(address: &AtomicUsize, name: &CStr) -> usize {
+fn resolve_lookup(address: &AtomicUsize, name: &CStr) -> usize {
     // Relaxed: every thread finds the same address.
     let known = address.load(Ordering::Relaxed);
     if known != 0 {
@@ -63,13 +63,13 @@ fn lookup_address(address: &AtomicUsize, name: &CStr) -> usize {
 /// The address of `dlsym`. A jump keeps the caller's address, by which the function finds out what `RTLD_NEXT` means.
 pub fn dlsym_address() -> usize {
     static DLSYM: AtomicUsize = AtomicUsize::new(0);
-    lookup_address(&DLSYM, c"dlsym")
+    resolve_lookup(&DLSYM, c"dlsym")
 }
 
 /// The address of `dlvsym`.
 pub fn dlvsym_address() -> usize {
     static DLVSYM: AtomicUsize = AtomicUsize::new(0);
-    lookup_address(&DLVSYM, c"dlvsym")
+    resolve_lookup(&DLVSYM, c"dlvsym")
 }
 
 /// The C library's function. A handle that means the caller means this library.

@@ -62,7 +62,7 @@ pub fn configure(path: &[u8], calls_min: Option<u32>) {
 
 /// Waits for a thread that is about to make a connection carried. Afterwards none does so for sockets that were told to
 /// stay before.
-pub fn settle() {
+pub fn await_preparation() {
     drop(TALKING.hold_undisturbed());
 }
 
@@ -170,12 +170,12 @@ fn offer(socket: &Socket) {
     shared.stage.store(stage::WAITING, Ordering::Release);
     let token = token(socket);
     let packet = Packet::new(Kind::Offer, token);
-    let said = match files.rest {
+    let is_sent = match files.rest {
         -1 => say(&packet, &[socket.fd, files.head]),
         rest => say(&packet, &[socket.fd, files.head, rest]),
     };
     drop(files);
-    if said {
+    if is_sent {
         OFFERED.store(token, Ordering::Relaxed);
         listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
     }
@@ -260,7 +260,10 @@ fn connect() -> bool {
     if kernel::now_ns() < REST_UNTIL.load(Ordering::Relaxed) || vforked::is_child() {
         return false;
     }
-    let Some((doorbell, page)) = doorbell::own() else { return false };
+    let Some((doorbell, page)) = doorbell::own() else {
+        rest();
+        return false;
+    };
     let (address, length) = address();
     // SAFETY: a valid address; every result is checked.
     let fd = unsafe {
@@ -524,7 +527,7 @@ fn prepare(socket: &Socket) {
         return;
     }
     let _held = TALKING.hold_undisturbed();
-    // Checked again, because `settle` waits for the lock only. Acquire: pairs with the release store of `PAIRED` in
+    // Checked again, because `await_preparation` waits for the lock only. Acquire: pairs with the release store of `PAIRED` in
     // `answered`.
     if shared.never.load(Ordering::Relaxed) != 0
         || shared.stage.load(Ordering::Acquire) != stage::PAIRED

@@ -70,7 +70,7 @@ fn empty_shared_sets() {
     let is_shared = |fd| sockets::socket(fd).is_some_and(|socket| handover::is_shared(&socket));
     fallback::hand_back(is_shared, Reason::Epoll);
     // A connection that another thread was preparing is carried by now, or never will be.
-    offer::settle();
+    offer::await_preparation();
     fallback::hand_back(is_shared, Reason::Epoll);
     handover::leave_shared();
 }

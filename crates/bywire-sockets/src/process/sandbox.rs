@@ -117,7 +117,7 @@ pub fn withdraw_because_of(reason: Reason, object: &str) {
 fn leave(reason: Reason, object: &str) {
     fallback::all_to_kernel(reason);
     // A connection that another thread was preparing is carried by now, or never will be.
-    offer::settle();
+    offer::await_preparation();
     fallback::all_to_kernel(reason);
     let tally = offer::tally();
     sockets::each_held(|socket, _| {

@@ -20,8 +20,6 @@ use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that does not concern the stream. The kernel answers it.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// How long to wait for bytes that are on their way through the kernel.
-const UNDER_WAY_MS: i32 = 100;
 
 /// A receive by any call. `real` is that call as the program has made it.
 #[inline(always)]
@@ -136,6 +134,8 @@ enum Step {
     Received(usize),
     /// There is nothing.
     Empty,
+    /// There is nothing yet: bytes are on their way through the kernel.
+    UnderWay,
     /// Where the next byte is will be known in a moment.
     Moment,
     /// The stream has ended.
@@ -235,7 +235,7 @@ fn receive_carried(
                 count(connection.shared, flags, received);
                 return received;
             }
-            Step::Real | Step::Empty | Step::Moment => {}
+            Step::Real | Step::Empty | Step::UnderWay | Step::Moment => {}
         }
         if *returns_at_once
             .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
@@ -248,7 +248,9 @@ fn receive_carried(
         waiting.get_or_insert_with(|| Waiting::begin(connection));
         let woken = match step {
             Step::Received(_) => wait_behind(connection, seen, fruitless, deadline),
-            Step::Real => wait_in_kernel(connection, libc::POLLIN, sleep::look_ns(fruitless), deadline),
+            Step::Real | Step::UnderWay => {
+                wait_in_kernel(connection, libc::POLLIN, sleep::look_ns(fruitless), deadline)
+            }
             // A sleeper that leaves the kernel wakes nobody, so these sleeps are short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
@@ -356,7 +358,7 @@ fn has_more(connection: &Connection) -> bool {
     }
 }
 
-/// Takes what is there. It sleeps only for bytes that are already on their way through the kernel.
+/// Takes what is there. While the writer is in the kernel, it sleeps there.
 fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
         return Ok(match connection.is_dissolved() {
@@ -368,7 +370,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.shared.receiving.hold();
-    match connection.settle()? {
+    match connection.current_source()? {
         Source::Moment => {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking();
             if waits || !connection.is_early() {
@@ -392,17 +394,10 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
                     if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
                 step = Step::Received(seen + more + behind);
             }
-            drop(held);
-            match step {
-                // They are on their way. The kernel, too, sleeps for them.
-                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
-                    match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
-                        Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
-                        _ => Ok(Step::Again),
-                    }
-                }
-                step => Ok(step),
-            }
+            Ok(match step {
+                Step::Empty => Step::UnderWay,
+                step => step,
+            })
         }
         Source::Held => {
             // Another program that has the socket may have shut it down.

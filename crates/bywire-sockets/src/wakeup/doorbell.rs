@@ -91,16 +91,16 @@ pub fn own() -> Option<(i32, i32)> {
     }
     // SAFETY: no pointers.
     let is_marked = unsafe { real::fcntl(doorbell, SET_MARK, MARK as usize) } == 0;
-    let Some((inode, device)) = inode(doorbell).filter(|_| is_marked) else {
+    let found = inode(doorbell).filter(|_| is_marked);
+    let made = found.and_then(|found| Some((found, segment::sealed(PAGE_BYTES)?)));
+    let Some(((inode, device), (file, address))) = made else {
         // SAFETY: made above.
         unsafe { real::close(doorbell) };
         return None;
     };
     INODE.store(inode, Ordering::Relaxed);
     DEVICE.store(device, Ordering::Relaxed);
-    let doorbell = hide_high(doorbell);
-    let (file, address) = segment::sealed(PAGE_BYTES)?;
-    let file = hide_high(file);
+    let (doorbell, file) = (hide_high(doorbell), hide_high(file));
     // Release: pairs with the acquire load in `page`. The page is mapped before.
     PAGE.store(address, Ordering::Release);
     // Release, both: pair with the acquire loads above, and in `ring_own`. The descriptors are registered as hidden

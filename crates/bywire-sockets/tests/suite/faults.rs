@@ -48,8 +48,8 @@ fn say_right() {
     test_service::say("right");
 }
 
-fn is_right(mut command: Command) {
-    let mut running = Running::start(&mut command);
+fn is_right(mut command: impl std::borrow::BorrowMut<Command>) {
+    let mut running = Running::start(command.borrow_mut());
     assert_eq!(running.hear(), "right");
     drop(running.child.stdin.take());
     assert!(running.end().success());
@@ -259,6 +259,55 @@ fn without_memory_it_is_tcp() {
         is_right(command);
         assert_eq!(pairing.status().carried_ever, 0, "{kind}");
     }
+}
+
+const ATTEMPTS: &str = "attempts_without_memory_leave_no_descriptors_open";
+
+#[test]
+fn attempts_without_memory_leave_no_descriptors_open() {
+    if test_service::role().is_some() {
+        let ends = test_service::pair();
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a live structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        let open = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+        let before = open();
+        talk(ends);
+        assert_eq!(open(), before);
+        return test_service::say("right");
+    }
+    let pairing = TestService::new();
+    is_right(program(&pairing, ATTEMPTS, "talk"));
+    assert_eq!(pairing.status().carried_ever, 0);
+}
+
+unsafe extern "C" {
+    fn closefrom(first: RawFd);
+}
+
+const OLDER: &str = "an_older_kernel_carries_as_well";
+
+#[test]
+fn an_older_kernel_carries_as_well() {
+    if test_service::role().is_some() {
+        let ends = test_service::pair();
+        talk(ends);
+        test_service::carry(ends);
+        // SAFETY: no pointers.
+        let copies = [100, 200].map(|number| unsafe { libc::fcntl(ends.0, libc::F_DUPFD, number) });
+        // SAFETY: no pointers. Nothing else of this process is open from there on.
+        unsafe { closefrom(copies[0]) };
+        // SAFETY: no pointers.
+        assert_eq!(copies.map(|copy| unsafe { libc::fcntl(copy, libc::F_GETFD) }), [-1; 2]);
+        test_service::carry(ends);
+        return test_service::say("right");
+    }
+    let pairing = TestService::new();
+    let Some(older) = pairing.compiled("older.c", "older.so", &["-shared", "-fPIC"]) else { return };
+    let mut command = program(&pairing, OLDER, "carry");
+    let library = TestService::library();
+    is_right(command.env("LD_PRELOAD", format!("{} {}", library.display(), older.display())));
+    assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
 const ROOT: &str = "a_program_is_carried_after_chroot";

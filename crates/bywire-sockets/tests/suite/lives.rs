@@ -170,6 +170,9 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
         "waiting",
         "filter",
         "extended",
+        "pace",
+        "delay",
+        "clamp",
     ];
     for option in options {
         let [plain, beside] =
@@ -186,7 +189,13 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
 fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
     same(
         "calls.c",
-        &[&["changed", "waiting"], &["changed", "stamp"], &["changed", "low"], &["changed", "pages"]],
+        &[
+            &["changed", "waiting"],
+            &["changed", "stamp"],
+            &["changed", "low"],
+            &["changed", "pages"],
+            &["changed", "pace"],
+        ],
     );
 }
 
@@ -209,6 +218,15 @@ fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
 fn single_calls_return_what_they_return_over_tcp() {
     same(
         "calls.c",
-        &[&["peeks"], &["no_times"], &["inherit_no_time"], &["lengths"], &["messages"], &["nothing"]],
+        &[
+            &["peeks"],
+            &["no_times"],
+            &["inherit_no_time"],
+            &["long_times"],
+            &["under_way"],
+            &["lengths"],
+            &["messages"],
+            &["nothing"],
+        ],
     );
 }
