@@ -13,12 +13,10 @@ const BYTES_MIN: u64 = 2304;
 /// A sender's room, by the `SO_SNDBUF` that its program has set, as the kernel reports it, and by
 /// `TCP_NOTSENT_LOWAT`; 0 for either: not set. The result is 0 if nothing bounds it.
 pub fn sends(buffer: u32, unsent_max: u32) -> u32 {
-    let buffer = if buffer == 0 { SENDS_BY_DEFAULT } else { u64::from(buffer) / 4 * 3 };
+    let is_set = buffer != 0;
+    let buffer = if is_set { u64::from(buffer) / 4 * 3 } else { SENDS_BY_DEFAULT };
     let unsent_max = if unsent_max == 0 { u64::MAX } else { unsent_max.into() };
-    match buffer.min(unsent_max) {
-        SENDS_BY_DEFAULT => 0,
-        bytes => bytes.max(1) as u32,
-    }
+    if !is_set && unsent_max >= SENDS_BY_DEFAULT { 0 } else { buffer.min(unsent_max).max(1) as u32 }
 }
 
 /// The bytes that may be unread in a ring of `ring_bytes`, by what the sender allows and what the receiver allows, 0
@@ -86,6 +84,14 @@ mod tests {
                 "SO_SNDBUF {sent}, SO_RCVBUF {received}: {window} and {accepted}"
             );
         }
+    }
+
+    #[test]
+    fn a_larger_buffer_always_gives_room_until_the_ring_is_full() {
+        // Of 4 MiB three quarters count, as much as the kernel gives a sender that has set nothing.
+        let windows = [1 << 20, 2 << 20, 4 << 20, 5 << 20, 6 << 20].map(|buffer| window(sends(buffer, 0), 0, RING));
+        assert!(windows.is_sorted_by(|less, more| less < more), "{windows:?}");
+        assert_eq!(windows.last(), Some(&RING));
     }
 
     #[test]
