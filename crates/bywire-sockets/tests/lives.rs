@@ -160,17 +160,7 @@ fn a_connection_continues_in_a_program_started_by_execl() {
 fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
     let pairing = TestService::new();
     let Some(program) = pairing.compiled("calls.c", "calls", &["-pthread"]) else { return };
-    let options = [
-        "low",
-        "stamp",
-        "stamp_ns",
-        "new_stamp",
-        "new_stamp_ns",
-        "stamping",
-        "waiting",
-        "filter",
-        "extended",
-    ];
+    let options = ["low", "stamp", "stamp_ns", "new_stamp", "new_stamp_ns", "stamping", "filter", "extended"];
     for option in options {
         let [plain, beside] =
             [None, Some(4)].map(|calls| transcript(&pairing, &program, &["inherited", option], calls));
@@ -183,11 +173,13 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
 }
 
 #[test]
+fn a_message_says_what_is_left_in_the_kernel_and_in_memory() {
+    same("calls.c", &[&["left"], &["inherited", "waiting"], &["changed", "waiting"]]);
+}
+
+#[test]
 fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
-    same(
-        "calls.c",
-        &[&["changed", "waiting"], &["changed", "stamp"], &["changed", "low"], &["changed", "pages"]],
-    );
+    same("calls.c", &[&["changed", "stamp"], &["changed", "low"], &["changed", "pages"]]);
 }
 
 /// The library's own times are the kernel's, as are those of the program's calls.

@@ -38,7 +38,7 @@ const fn fast_open(name: i32) -> HeldOption {
 }
 
 /// Numbers that the C library's bindings lack are those of asm-generic/socket.h and linux/tcp.h.
-const HELD: [HeldOption; 25] = [
+const HELD: [HeldOption; 24] = [
     held(SOL_SOCKET, libc::SO_ATTACH_FILTER, Question::Filter),
     held(SOL_SOCKET, libc::SO_ATTACH_BPF, Question::No),
     held(SOL_SOCKET, libc::SO_LOCK_FILTER, Question::No),
@@ -65,14 +65,11 @@ const HELD: [HeldOption; 25] = [
     // TCP_REPAIR and TCP_ULP: a listener has neither.
     held(IPPROTO_TCP, 19, Question::No),
     held(IPPROTO_TCP, libc::TCP_ULP, Question::No),
-    held(IPPROTO_TCP, TCP_INQ, Question::Unless(0)),
     // TCP_FASTOPEN and TCP_FASTOPEN_CONNECT.
     fast_open(23),
     fast_open(30),
 ];
 
-/// Reports with each message how many bytes wait.
-const TCP_INQ: i32 = 36;
 /// An option that is read, and moves received bytes by mapping their pages.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 

@@ -54,21 +54,17 @@ impl Snapshot {
         self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
     }
 
-    /// A hash of what is ready and of what has made it ready: bytes, room or an end.
-    fn fingerprint(&self, at: u32) -> u32 {
+    /// A hash of what is ready and of what has made it ready: bytes, room or an end. It is not 0.
+    fn fingerprint(&self) -> u32 {
         let since = |is_ready: bool, count: u32| if is_ready { count } else { 0 };
         let words = [
-            at,
             self.bits,
             since(self.bits & IN != 0, self.tail as u32),
             since(self.bits & OUT != 0, self.full),
             self.ended.into(),
         ];
-        // FNV-1a on words, with the finalizer of MurmurHash3: the sums of these for several registrations rarely
-        // collide.
-        let hash = words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193));
-        let hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
-        hash ^ hash >> 13
+        // FNV-1a on words.
+        words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193)).max(1)
     }
 
     /// Whether the kernel has reported something new. It repeats everything whenever the watched events change, and
@@ -116,26 +112,41 @@ pub fn has_ready(set: &EpollSet) -> bool {
     is_any_ready(set.carried.load(Ordering::Acquire))
 }
 
-/// What a set has, not counting the sets within it, and why. The number differs for something else, and for the same
-/// that has come again; 0 for nothing.
-pub fn state(set: &EpollSet) -> u32 {
-    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
-    // `wait`.
+/// What a set has for the sets around it, not counting the sets within it.
+#[derive(Clone, Copy, Default)]
+pub struct State {
+    /// It has something.
+    pub is_ready: bool,
+    /// Some of that was not there when its flag was last raised, or has come again since.
+    pub is_news: bool,
+}
+
+/// Looks at the state of a set.
+pub fn state(set: &EpollSet) -> State {
+    // Acquire: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
     if set.carried.load(Ordering::Acquire) == 0 {
-        return 0;
+        return State::default();
     }
     let _held = set.lock.hold();
-    let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
+    state_of_held(set, false)
+}
+
+/// Looks at the state of a set whose lock the caller holds. `raises`: the flag is raised for what is ready.
+pub fn state_of_held(set: &EpollSet, raises: bool) -> State {
+    // Acquire: as in `state`.
+    let (mut state, mut at) = (State::default(), set.carried.load(Ordering::Acquire));
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { break };
-        if let Some(snapshot) = due(item) {
-            // The sum does not depend on the order, which looks change.
-            sum = sum.wrapping_add(snapshot.fingerprint(at));
-            least = 1;
+        let found = due(item).map_or(0, |snapshot| snapshot.fingerprint());
+        let is_same = item.raised_for.load(Ordering::Relaxed) == found;
+        state.is_ready |= found != 0;
+        state.is_news |= found != 0 && !is_same;
+        if !is_same && (raises || found == 0) {
+            item.raised_for.store(found, Ordering::Relaxed);
         }
         at = list::step(&item.next_of_set);
     }
-    sum.max(least)
+    state
 }
 
 /// Whether one of a set's registrations, from this one on, is ready. The caller holds the set's lock.
