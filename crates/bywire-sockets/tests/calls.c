@@ -181,7 +181,11 @@ static void option(const char *name, int is_late) {
     }
     if (!is_late) {
         connect_here();
-        exchange(40);
+        if (strcmp(name, "waiting") == 0) {
+            talk_here();
+        } else {
+            exchange(40);
+        }
         need(send(client, "1234", 4, 0) == 4, "bytes");
     }
     if (is_low) {

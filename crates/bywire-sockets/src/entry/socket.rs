@@ -107,7 +107,9 @@ take_over! {
             socket.shared.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.
-        let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+        let real = || unsafe { real::setsockopt(fd, level, name, value, length) };
+        let is_pushed = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
+        let status = if is_pushed { not_in_a_push(fd, real) } else { real() };
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = sockets::socket(fd)
             && errno::keep(|| !kernel::lingers(fd))
@@ -134,6 +136,18 @@ take_over! {
             errno::keep(|| connection.change_bounds());
         }
         status
+    }
+}
+
+/// Sets `TCP_NODELAY`. [`kernel::push`] changes it as well, for a moment, with the sending lock held.
+fn not_in_a_push(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    match sockets::socket(fd).map(Socket::mapped) {
+        Some(Ok(connection)) => {
+            let mut status = -1;
+            connection.with_sending(|| status = real());
+            status
+        }
+        _ => real(),
     }
 }
 

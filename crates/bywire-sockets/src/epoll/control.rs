@@ -252,6 +252,9 @@ impl OpenSet {
         item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
         item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
+        item.raised_tail.store(STREAM.tail(&connection.remote) as u32, Ordering::Relaxed);
+        item.raised_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
+        item.raised_ended.store(0, Ordering::Relaxed);
         order::begin(item, connection);
         STREAM.want_order(&connection.own);
         list::put(&self.set.carried, at, &item.next_of_set);

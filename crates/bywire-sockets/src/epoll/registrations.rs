@@ -100,13 +100,12 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
             if step > 0 {
                 family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
             }
-            for field in
-                [&found.heard, &found.asked, &found.raised_for, &found.next_of_set, &found.next_of_socket]
-            {
+            for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_socket] {
                 field.store(0, Ordering::Relaxed);
             }
             found.listed.store(0, Ordering::Relaxed);
             found.named.store(0, Ordering::Relaxed);
+            found.raised_fresh.store(1, Ordering::Relaxed);
             // What another thread was told of its last use does not match this use.
             found.generation.fetch_add(1, Ordering::Relaxed);
             return Some((at, found));
@@ -119,7 +118,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
 pub fn arm(item: &EpollItem, event: &epoll_event, fresh: u8) {
     // The kernel, too, reports to the sets around it what has been reported here once and is reported again.
     if item.spent.load(Ordering::Relaxed) != 0 || { event.events } & libc::EPOLLET as u32 != 0 {
-        item.raised_for.store(0, Ordering::Relaxed);
+        item.raised_fresh.store(1, Ordering::Relaxed);
     }
     item.events.store(event.events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);

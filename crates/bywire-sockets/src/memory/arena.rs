@@ -355,8 +355,14 @@ pub struct EpollItem {
     pub seen_mark: AtomicU64,
     /// It was reported level-triggered, and no look has found it without events since.
     pub queued: AtomicU8,
-    /// What it was ready for when the flag was last raised; 0: it was not ready. See [`crate::epoll::nested`].
-    pub raised_for: AtomicU32,
+    /// The peer's tail, as far as sets around its set were told of it; see [`crate::epoll::events::State`].
+    pub raised_tail: AtomicU32,
+    /// The same for `SharedSocket::full`.
+    pub raised_full: AtomicU32,
+    /// The same for `SharedSocket::ended`.
+    pub raised_ended: AtomicU8,
+    /// They were not told of what was there when it was armed.
+    pub raised_fresh: AtomicU8,
     /// The socket's next registration.
     pub next_of_socket: AtomicU32,
     /// The next carried registration of the set.
