@@ -212,7 +212,11 @@ static void option(const char *name, int is_late) {
     }
     if (!is_late) {
         connect_here();
-        exchange(40);
+        if (strcmp(name, "waiting") == 0) {
+            talk_here();
+        } else {
+            exchange(40);
+        }
         need(send(client, "1234", 4, 0) == 4, "bytes");
     }
     if (is_low) {
@@ -613,6 +617,106 @@ static void nothing(void) {
     SAY(recvmmsg(server, (struct mmsghdr[]){{.msg_hdr = message}}, 1, 0, NULL));
 }
 
+#ifndef TCP_CM_INQ
+#define TCP_CM_INQ TCP_INQ
+#endif
+
+/* Waits until this many bytes wait. */
+static void await_bytes(int expected) {
+    time_t started = time(NULL);
+    for (int waiting = -1; waiting != expected; need(time(NULL) - started < 40, "bytes")) {
+        need(ioctl(server, FIONREAD, &waiting) == 0, "FIONREAD");
+    }
+}
+
+/* Receives a message with this much room for control data, and says what came. */
+static void receive_left(size_t size, size_t room, int flags) {
+    char bytes[64] = "";
+    union {
+        struct cmsghdr header;
+        char bytes[64];
+    } control;
+    memset(&control, 0xEE, sizeof control);
+    struct iovec part = {bytes, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room > 0 ? &control : NULL, .msg_controllen = room};
+    ssize_t found = recvmsg(server, &message, flags | MSG_DONTWAIT);
+    printf("%zu with %zu: %zd %s, %zu of control, flags %x,", size, room, found, found < 0 ? strerror(errno) : bytes,
+           message.msg_controllen, message.msg_flags);
+    for (size_t at = 0; at < 28; at++) {
+        printf(" %02x", (unsigned char)control.bytes[at]);
+    }
+    printf("\n");
+}
+
+/* The bytes that are left behind a message, while the connection leaves the kernel, in memory, and at its end. */
+static void left(void) {
+    static const size_t rooms[] = {64, 24, 20, 64, 18, 16, 8, 64, 0, 32}, sizes[] = {7, 3, 13, 20, 1};
+    char bytes[64] = "abcdefghijklmnopqrstuvwxyz";
+    struct linger at_once = {1, 0};
+    struct iovec parts[2] = {{bytes, 3}, {bytes + 3, 64}};
+    char control[2][64];
+    struct mmsghdr both[2];
+    int waiting = 0;
+    alarm(60);
+    for (int way = 0; way < 2; way++) {
+        listen_here();
+        set(listener, IPPROTO_TCP, TCP_INQ, 1);
+        connect_here();
+        close(listener);
+        SAY(getsockopt(server, IPPROTO_TCP, TCP_INQ, &waiting, &(socklen_t){sizeof waiting}));
+        printf("%d\n", waiting);
+        waiting = 0;
+        for (size_t round = 0; round < 60; round++) {
+            size_t size = sizes[round % 5];
+            need(send(client, bytes, 10, 0) == 10, "bytes");
+            await_bytes(waiting + 10);
+            if (round % 7 == 0) {
+                receive_left(size, 64, MSG_PEEK);
+            }
+            receive_left(size, rooms[round % 10], round % 11 == 10 ? MSG_TRUNC : 0);
+            waiting += 10 - (int)(size < (size_t)waiting + 10 ? size : (size_t)waiting + 10);
+            /* The other direction leaves the kernel, too. */
+            need(send(server, bytes, 1, 0) == 1 && recv(client, bytes + 32, 1, 0) == 1, "a byte back");
+        }
+        while (recv(server, bytes + 32, 32, MSG_DONTWAIT) > 0) {
+        }
+        talk_here();
+        send_here("0123456789");
+        await_bytes(10);
+        for (int at = 0; at < 2; at++) {
+            both[at].msg_hdr = (struct msghdr){
+                .msg_iov = parts + at, .msg_iovlen = 1, .msg_control = control[at], .msg_controllen = sizeof control[at]};
+        }
+        SAY(recvmmsg(server, both, 2, MSG_DONTWAIT, NULL));
+        for (int at = 0; at < 2; at++) {
+            struct cmsghdr *header = CMSG_FIRSTHDR(&both[at].msg_hdr);
+            need(header != NULL && header->cmsg_type == TCP_CM_INQ, "what is left");
+            printf("%u, then %d\n", both[at].msg_len, *(int *)CMSG_DATA(header));
+        }
+        receive_left(8, 64, 0);
+        receive_left(8, 64, MSG_ERRQUEUE);
+        SAY(setsockopt(server, IPPROTO_TCP, TCP_INQ, &(int){2}, sizeof(int)));
+        set(server, IPPROTO_TCP, TCP_INQ, 0);
+        send_here("0123456789");
+        receive_left(2, 64, 0);
+        set(server, IPPROTO_TCP, TCP_INQ, 1);
+        receive_left(2, 64, 0);
+        struct pollfd end = {server, POLLRDHUP, 0};
+        if (way == 0) {
+            shutdown(client, SHUT_WR);
+        } else {
+            setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+            close(client);
+        }
+        need(poll(&end, 1, 20000) == 1, "an end");
+        for (int turn = 0; turn < 6; turn++) {
+            receive_left(turn == 3 ? 0 : 2, 64, turn % 2 == 1 ? 0 : MSG_PEEK);
+            receive_left(turn == 3 ? 0 : 2, 64, 0);
+        }
+        close_ends();
+    }
+}
+
 static void on_ends(void (*act)(void)) {
     alarm(60);
     listen_here();
@@ -630,6 +734,8 @@ int main(int count, char **words) {
         option(words[2], 1);
     } else if (strcmp(name, "times") == 0) {
         times();
+    } else if (strcmp(name, "left") == 0) {
+        left();
     } else if (strcmp(name, "peeks") == 0) {
         on_ends(peeks);
     } else if (strcmp(name, "no_times") == 0) {

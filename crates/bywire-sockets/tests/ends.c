@@ -1144,6 +1144,64 @@ static void answered(const char *how) {
     printf("%d tries differ\n", others);
 }
 
+/* The kernel's account of what it was given to send, and of what of that it holds back. */
+static __u64 given_to_kernel(int fd, unsigned *held_back) {
+    char bytes[256] = {0};
+    __u64 sent, sent_again;
+    socklen_t length = sizeof bytes;
+    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bytes, &length) == 0 && length >= 216, "the kernel's account");
+    memcpy(held_back, bytes + 144, 4);
+    memcpy(&sent, bytes + 200, 8);
+    memcpy(&sent_again, bytes + 208, 8);
+    return sent - sent_again + *held_back;
+}
+
+/* A peer that acknowledges late what it has not answered. */
+static void answer_late(int fd) {
+    char bytes[3];
+    int zero = 0;
+    do {
+        setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &zero, sizeof zero);
+    } while (recv(fd, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes && send(fd, bytes, 1, 0) == 1);
+    _exit(0);
+}
+
+/* Nagle's algorithm holds the last bytes in the kernel back, and with them everything that follows in memory. */
+static void cut_over(void) {
+    int tries_held = 0;
+    for (int try = 0; try < 12; try++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof address;
+        int listener = socket(AF_INET, SOCK_STREAM, 0);
+        need(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0, "listen");
+        getsockname(listener, (struct sockaddr *)&address, &size);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            answer_late(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+        }
+        close(listener);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        need(connect(fd, (struct sockaddr *)&address, size) == 0, "connect");
+        unsigned held_back, held_last = 0;
+        __u64 before = 0;
+        char byte = 'x';
+        for (int sends = 0, in_memory = 0; in_memory < 30; sends++) {
+            need(sends < 3000, "it is never carried");
+            need(send(fd, &byte, 1, 0) == 1, "a byte");
+            __u64 given = given_to_kernel(fd, &held_back);
+            in_memory = given == before ? in_memory + 1 : 0;
+            held_last = given == before ? held_last : held_back;
+            before = given;
+            need(sends % 3 != 2 || recv(fd, &byte, 1, 0) == 1, "an answer");
+        }
+        tries_held += held_last > 0;
+        close(fd);
+        await_child(child);
+    }
+    printf("%d tries were held back\n", tries_held);
+}
+
 /* A peer that reads nothing at first, and then what has come to it. */
 static void act_read_late(void) {
     await_by(start);
@@ -1210,6 +1268,45 @@ static void timed_out(const char *way) {
     SAY(poll(&file, 1, 0));
     printf("%x\n", file.revents);
     kill(peer, SIGCONT);
+    signal_by(start);
+    join();
+}
+
+/* A peer that hands its end to a program which reads nothing. */
+static void act_hand_to_idle(void) {
+    await_by(start);
+    pid_t child = spawn_reader("idle", client, 1);
+    await_by(start);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* The time passes while bytes that were returned wait for room in the kernel. */
+static void timed_out_owing(const char *way) {
+    static char bytes[65536];
+    int time_ms = 600, error = 0;
+    socklen_t size = sizeof error;
+    long number;
+    meet(act_hand_to_idle);
+    while (send(server, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
+    signal_by(start);
+    struct pollfd file = {server, POLLOUT, 0};
+    need(poll(&file, 1, 20000) == 1, "poll");
+    printf("%x\n", file.revents);
+    if (strcmp(way, "send") == 0) {
+        SAY(send(server, bytes, 1, MSG_NOSIGNAL));
+    } else if (strcmp(way, "recv") == 0) {
+        SAY(recv(server, bytes, 1, 0));
+    } else {
+        need(getsockopt(server, SOL_SOCKET, SO_ERROR, &error, &size) == 0, "SO_ERROR");
+        printf("%s\n", strerror(error));
+    }
+    SAY(send(server, bytes, 1, MSG_NOSIGNAL));
+    SAY(recv(server, bytes, 1, 0));
+    SAY(poll(&file, 1, 0));
+    printf("%x\n", file.revents);
     signal_by(start);
     join();
 }
@@ -1408,6 +1505,7 @@ static void connected_again(const char *way) {
         struct pollfd file = {server, POLLIN | POLLOUT | POLLRDHUP, 0};
         SAY(poll(&file, 1, 0));
         printf("%x\n", file.revents);
+        SAY(setsockopt(server, IPPROTO_TCP, TCP_ULP, "tls", 3));
         if (is_child) {
             fflush(stdout);
             _exit(0);
@@ -1605,6 +1703,53 @@ static void vforked(const char *way, const char *what) {
     free(stack);
 }
 
+/* A program that fails to become another one, and ends its connection then: with bytes that it has not read, or without. Its
+   socket would have been closed by the other program's start, or inherited. */
+static const char *left_unread;
+static int is_inherited;
+
+static void act_failed(void) {
+    char byte;
+    await_by(start);
+    fcntl(client, F_SETFD, is_inherited ? 0 : FD_CLOEXEC);
+    for (int try = 0; try < 3; try++) {
+        execl("/nowhere/at/all", "all", NULL);
+        need(errno == ENOENT, "an exec that fails");
+    }
+    if (strcmp(left_unread, "none") == 0) {
+        need(recv(client, &byte, 1, 0) == 1, "a byte");
+    } else if (strcmp(left_unread, "passed") == 0) {
+        await_child(spawn_reader("reader", client, 1));
+    }
+    if (strcmp(left_unread, "exit") != 0) {
+        close(client);
+    }
+    signal_by(told);
+}
+
+static void failed(const char *what, const char *how) {
+    char byte;
+    left_unread = what;
+    is_inherited = strcmp(how, "inherited") == 0;
+    meet(act_failed);
+    need(send(server, "\0", 1, 0) == 1, "a byte");
+    if (strcmp(what, "passed") == 0) {
+        need(shutdown(server, SHUT_WR) == 0, "shutdown");
+    }
+    signal_by(start);
+    /* While the peer waits for the byte, this end gives back what it was asked for. */
+    if (strcmp(what, "none") == 0 || strcmp(what, "passed") == 0) {
+        struct pollfd file = {.fd = server, .events = POLLRDHUP};
+        need(poll(&file, 1, 20000) == 1, "an end");
+    } else {
+        await_by(told);
+        join();
+    }
+    ssize_t found = recv(server, &byte, 1, 0);
+    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+    close(server);
+}
+
 static const char *unshares;
 
 static int close_own(void *argument) {
@@ -1667,6 +1812,12 @@ int main(int count, char **words) {
         answered(words[2]);
     } else if (strcmp(name, "timed_out") == 0 && count > 2) {
         timed_out(words[2]);
+    } else if (strcmp(name, "cut_over") == 0) {
+        cut_over();
+    } else if (strcmp(name, "timed_out_owing") == 0 && count > 2) {
+        timed_out_owing(words[2]);
+    } else if (strcmp(name, "idle") == 0) {
+        pause();
     } else if (strcmp(name, "kept") == 0 && count > 2) {
         kept(words[2]);
     } else if (strcmp(name, "connected_again") == 0 && count > 2) {
@@ -1701,6 +1852,8 @@ int main(int count, char **words) {
         vforked(words[2], words[3]);
     } else if (strcmp(name, "terminal") == 0 && count > 2) {
         terminal(words[2]);
+    } else if (strcmp(name, "failed") == 0 && count > 3) {
+        failed(words[2], words[3]);
     } else if (strcmp(name, "unshared") == 0 && count > 2) {
         unshared(words[2]);
     } else if (strcmp(name, "reused") == 0 && count > 2) {

@@ -3,6 +3,7 @@
 
 pub mod actor;
 mod again;
+pub mod counting;
 mod exclusive;
 mod guarded;
 pub mod here;

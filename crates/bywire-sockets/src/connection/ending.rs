@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::distance;
-use bywire_ring::stream::{ASKS_BACK, LEAVING, Route};
+use bywire_ring::stream::{LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
-use crate::memory::arena::{SHUT_SENDING, linger};
+use crate::memory::arena::{SHUT_SENDING, linger, passed};
 use crate::memory::holders;
 use crate::os::kernel;
 
@@ -42,7 +42,9 @@ impl Connection {
         self.serve();
         self.pay_at_the_end();
         self.end_sending(true);
-        if STREAM.flags(&self.own) & ASKS_BACK == 0 && self.in_ring() != Ok(0) {
+        // A program that it was passed to goes on with what the peer gives back. After a failed exec nobody does.
+        let is_passed = self.shared.passed.load(Ordering::Relaxed) != passed::NOT;
+        if !is_passed && self.in_ring() != Ok(0) {
             kernel::linger(self.fd, Some(0));
         } else {
             self.with_sending(|| {

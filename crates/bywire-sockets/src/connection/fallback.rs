@@ -12,6 +12,7 @@ use bywire_ring::stream::{ASKS_BACK, HALF, News, Route, Sleep};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::source::Source;
 use crate::connection::{owed, policy};
+use crate::memory::arena::passed;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, kernel};
 
@@ -46,6 +47,9 @@ pub fn hand_back_each(each: impl Fn(&mut dyn FnMut(Socket)), reason: Reason) {
     let mut timeout_ns = 0;
     each(&mut |socket| match socket.carried() {
         Ok(connection) => {
+            if reason == Reason::Passed {
+                connection.note_passed(passed::YES);
+            }
             connection.begin_back(reason);
             timeout_ns = connection.timeout_ns().max(timeout_ns);
         }

@@ -7,6 +7,7 @@ pub mod fallback;
 pub mod guard;
 pub mod idle_memory;
 pub mod interruption;
+pub mod kept_error;
 pub mod log;
 pub mod notification;
 pub mod options;

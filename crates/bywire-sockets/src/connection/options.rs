@@ -38,7 +38,7 @@ const fn fast_open(name: i32) -> HeldOption {
 }
 
 /// Numbers that the C library's bindings lack are those of asm-generic/socket.h and linux/tcp.h.
-const HELD: [HeldOption; 28] = [
+const HELD: [HeldOption; 27] = [
     held(SOL_SOCKET, libc::SO_ATTACH_FILTER, Question::Filter),
     held(SOL_SOCKET, libc::SO_ATTACH_BPF, Question::No),
     held(SOL_SOCKET, libc::SO_LOCK_FILTER, Question::No),
@@ -66,7 +66,6 @@ const HELD: [HeldOption; 28] = [
     // TCP_REPAIR and TCP_ULP: a listener has neither.
     held(IPPROTO_TCP, 19, Question::No),
     held(IPPROTO_TCP, libc::TCP_ULP, Question::No),
-    held(IPPROTO_TCP, TCP_INQ, Question::Unless(0)),
     held(IPPROTO_TCP, TCP_TX_DELAY, Question::Unless(0)),
     // The kernel clamps every window, and does not tell whose wish that was.
     held(IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Question::No),
@@ -79,8 +78,6 @@ const HELD: [HeldOption; 28] = [
 const SO_MAX_PACING_RATE: i32 = 47;
 /// Sends everything later by this time.
 const TCP_TX_DELAY: i32 = 37;
-/// Reports with each message how many bytes wait.
-const TCP_INQ: i32 = 36;
 /// An option that is read, and moves received bytes by mapping their pages.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 

@@ -246,6 +246,9 @@ impl Connection {
                 _ if errno::last() == libc::EAGAIN => {
                     return self.shared.paying.store(0, Ordering::Relaxed);
                 }
+                _ if self.keep_error(errno::last()) => {
+                    self.shared.paying.store(0, Ordering::Relaxed);
+                }
                 _ => return self.lose(),
             }
         }

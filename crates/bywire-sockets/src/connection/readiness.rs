@@ -94,6 +94,9 @@ impl Connection {
         if ended & (HUNG_UP | FAILED) != 0 {
             // An error is reported until somebody has taken it, which only the kernel knows.
             ready.bits |= u32::from(kernel::ready(self.fd, 0) as u16) & ALWAYS;
+            if self.has_error() {
+                ready.bits |= libc::EPOLLERR as u32;
+            }
         }
         ready
     }

@@ -10,7 +10,7 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::connection::policy;
-use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, stage};
+use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, passed, stage};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::free_list::FreeList;
 use crate::memory::holders;
@@ -124,6 +124,12 @@ impl Socket {
     /// Keeps it in the kernel for this reason, unless it is carried already.
     pub fn stay(&self, reason: Reason) {
         let _ = self.shared.never.compare_exchange(0, reason as u8 + 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notes that a program that is not counted may have it from here on, unless that is known.
+    pub fn note_passed(&self, how: u8) {
+        let known = &self.shared.passed;
+        let _ = known.compare_exchange(passed::NOT, how, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Whether `fd` still means this socket.

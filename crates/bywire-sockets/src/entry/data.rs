@@ -8,12 +8,13 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t
 
 use super::take_over;
 use crate::connection::fallback::to_kernel;
-use crate::connection::sockets::Socket;
+use crate::connection::sockets::{self, Socket};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::exec;
+use crate::transfer::left;
 use crate::transfer::receive::{paying, receive};
 use crate::transfer::send::send as send_parts;
 
@@ -87,7 +88,7 @@ take_over! {
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
         // Unlike every other receive, this one checks for an error before it checks for the end of the stream.
-        if flags & libc::MSG_ERRQUEUE == 0 && let Some(number @ 1..) = kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
+        if flags & libc::MSG_ERRQUEUE == 0 && let Some(number) = take_error(fd) {
             return errno::fail(number) as c_int;
         }
         if !are_readable(messages, count.min(1) as usize) {
@@ -166,6 +167,14 @@ take_over! {
         to_kernel(target, Reason::Option);
         // SAFETY: the program's own arguments, as they came.
         unsafe { real::splice(source, source_offset, target, target_offset, length, flags) }
+    }
+}
+
+/// The error of a socket, which is reported once.
+fn take_error(fd: c_int) -> Option<c_int> {
+    match kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
+        0 => sockets::socket(fd)?.mapped().ok()?.take_error(),
+        number => Some(number),
     }
 }
 
@@ -281,8 +290,13 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
             real()
         },
     );
+    let reporting = if received >= 0 { errno::keep(|| left::reporting(fd)) } else { None };
     if !asked.get() && received >= 0 {
-        let (control_bytes, found_flags) = control.written();
+        // SAFETY: the program's own message, as it came.
+        let (control_bytes, found_flags) = reporting.map_or_else(
+            || control.written(),
+            |connection| errno::keep(|| unsafe { connection.write_left(&given) }),
+        );
         // SAFETY: the program's own, which can be read.
         unsafe {
             if !given.msg_name.is_null() {
@@ -291,6 +305,9 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
             (*message).msg_controllen = control_bytes;
             (*message).msg_flags = found_flags | flags & libc::MSG_CMSG_CLOEXEC;
         }
+    } else if let Some(connection) = reporting {
+        // SAFETY: the kernel has written to it.
+        unsafe { connection.add_left(&*message) };
     }
     received
 }

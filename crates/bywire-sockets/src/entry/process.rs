@@ -21,44 +21,38 @@ type Words = *const *const c_char;
 take_over! {
     /// Replaces this program.
     fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::execve(path, arguments, environment) }
+        exec::replace(|| unsafe { real::execve(path, arguments, environment) })
     }
 
     /// Replaces this program.
     fn execv(path: *const c_char, arguments: Words) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::execv(path, arguments) }
+        exec::replace(|| unsafe { real::execv(path, arguments) })
     }
 
     /// Replaces this program.
     fn execvp(file: *const c_char, arguments: Words) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::execvp(file, arguments) }
+        exec::replace(|| unsafe { real::execvp(file, arguments) })
     }
 
     /// Replaces this program.
     fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::execvpe(file, arguments, environment) }
+        exec::replace(|| unsafe { real::execvpe(file, arguments, environment) })
     }
 
     /// Replaces this program.
     fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::fexecve(fd, arguments, environment) }
+        exec::replace(|| unsafe { real::fexecve(fd, arguments, environment) })
     }
 
     /// Replaces this program.
     fn execveat(directory: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int {
-        exec::before_replacement();
         // SAFETY: the program's own arguments, as they came.
-        unsafe { real::execveat(directory, path, arguments, environment, flags) }
+        exec::replace(|| unsafe { real::execveat(directory, path, arguments, environment, flags) })
     }
 
     /// Starts another program.

@@ -15,6 +15,7 @@ use crate::memory::arena::linger;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::lifecycle;
+use crate::transfer::left;
 
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new, in the order of `SharedSocket::has_timeout`.
 const TIME_OUTS: [[c_int; 2]; 2] = [[20, 66], [21, 67]];
@@ -84,13 +85,17 @@ take_over! {
         if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_LINGER {
             hide_linger(fd, value, length);
         }
+        if status == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
+            add_error(fd, value, length);
+        }
         status
     }
 
     /// Sets an option.
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
         if let Some(reason) = options::reason_to_stay(level, name) {
-            let is_carried = sockets::socket(fd).is_some_and(|socket| socket.is_carried());
+            let is_carried = |socket: Socket| socket.carried().is_ok_and(|connection| !connection.is_dissolved());
+            let is_carried = sockets::socket(fd).is_some_and(is_carried);
             if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
                 return errno::fail(libc::ENOPROTOOPT) as c_int;
             }
@@ -102,7 +107,9 @@ take_over! {
             socket.shared.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.
-        let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+        let real = || unsafe { real::setsockopt(fd, level, name, value, length) };
+        let is_pushed = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
+        let status = if is_pushed { not_in_a_push(fd, real) } else { real() };
         if level == libc::SOL_SOCKET && name == libc::SO_LINGER
             && let Some(socket) = sockets::socket(fd)
             && errno::keep(|| !kernel::lingers(fd))
@@ -111,6 +118,9 @@ take_over! {
         }
         if level == libc::SOL_SOCKET && status == 0 {
             keep_timeout(fd, name, value.cast());
+        }
+        if level == libc::IPPROTO_TCP {
+            left::note_option(fd, name);
         }
         if level == libc::IPPROTO_TCP && name == libc::TCP_USER_TIMEOUT
             && let Some(socket) = sockets::socket(fd)
@@ -129,6 +139,18 @@ take_over! {
     }
 }
 
+/// Sets `TCP_NODELAY`. [`kernel::push`] changes it as well, for a moment, with the sending lock held.
+fn not_in_a_push(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    match sockets::socket(fd).map(Socket::mapped) {
+        Some(Ok(connection)) => {
+            let mut status = -1;
+            connection.with_sending(|| status = real());
+            status
+        }
+        _ => real(),
+    }
+}
+
 /// Notes that a timeout was set. From now on the kernel is asked, unless the time is negative: calls never wait then,
 /// and the kernel reports that there is no timeout.
 fn keep_timeout(fd: c_int, name: c_int, value: *const i64) {
@@ -138,6 +160,18 @@ fn keep_timeout(fd: c_int, name: c_int, value: *const i64) {
     let is_negative = unsafe { value.read_unaligned() } < 0;
     if let Some(place) = socket.shared.has_timeout.get(direction) {
         place.store(if is_negative { NEVER_WAITS } else { 2 }, Ordering::Relaxed);
+    }
+}
+
+/// Reports an error of the kernel's that this library has taken.
+fn add_error(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
+    let Some(Ok(connection)) = sockets::socket(fd).map(Socket::mapped) else { return };
+    // SAFETY: the kernel has written this many bytes there.
+    unsafe {
+        let number = value.cast::<c_int>();
+        if length.read() as usize == size_of::<c_int>() && number.read_unaligned() == 0 {
+            number.write_unaligned(connection.take_error().unwrap_or(0));
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::connection::readiness::{IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
-use crate::epoll::{nested, order, sets};
+use crate::epoll::{members, nested, order, sets};
 use crate::memory::arena::{EpollItem, EpollSet};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -35,7 +35,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             return -1;
         }
         DescriptorKind::EpollSet(inner) if operation == libc::EPOLL_CTL_ADD => {
-            return nested::add(set_fd, inner, &real);
+            return nested::add(set_fd, fd, inner, &real);
         }
         DescriptorKind::EpollSet(inner) => {
             let status = real();
@@ -166,7 +166,7 @@ impl OpenSet {
         arm(item, &event, 1);
         self.list(&connection, at, item);
         // A thread that sleeps in this set has not looked at the rings for this registration.
-        doorbell::ring_own();
+        self.wake_sleepers();
         0
     }
 
@@ -233,7 +233,7 @@ impl OpenSet {
         }
         self.list(&connection, at, item);
         ask_now(self.set_fd, &connection, at, item);
-        doorbell::ring_own();
+        self.wake_sleepers();
     }
 
     fn link(&self, socket: &Socket, at: u32, item: &EpollItem) {
@@ -252,6 +252,9 @@ impl OpenSet {
         item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
         item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
+        item.raised_tail.store(STREAM.tail(&connection.remote) as u32, Ordering::Relaxed);
+        item.raised_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
+        item.raised_ended.store(0, Ordering::Relaxed);
         order::begin(item, connection);
         STREAM.want_order(&connection.own);
         list::put(&self.set.carried, at, &item.next_of_set);
@@ -259,28 +262,21 @@ impl OpenSet {
     }
 
     fn add_doorbell(&self) -> bool {
-        if self.set.has_doorbell.load(Ordering::Relaxed) == 0 && doorbell::add_to(self.set_fd) {
-            self.set.has_doorbell.store(1, Ordering::Relaxed);
-        }
-        // Timers differ between the processes that have the set.
-        self.set.has_doorbell.load(Ordering::Relaxed) != 0 && doorbell::add_timers_to(self.set_fd)
+        nested::leaves_doorbell(self.name, self.set) || members::add_doorbell(self.set_fd, self.set)
+    }
+
+    /// Lets threads that sleep look at what was registered: in this set, and in sets around it.
+    fn wake_sleepers(&self) {
+        // One may have begun to sleep here since, while nothing in the set was carried. It was counted before its
+        // announcement, so it is seen here.
+        self.add_doorbell();
+        doorbell::ring_own();
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {
         unlink_from_socket(socket.shared, at);
         free(self.set, at, item);
     }
-}
-
-/// Before a thread that is counted as a sleeper sleeps in a set: adds the doorbell if a thread that polls the set has
-/// removed it. Returns whether it is there.
-pub fn restore_doorbell(set_fd: i32, name: u32, set: &'static EpollSet) -> bool {
-    // Relaxed: a removal before this thread's look, under the set's lock, is seen. After it, the sleeper's count is.
-    if set.has_doorbell.load(Ordering::Relaxed) != 0 || set.carried.load(Ordering::Relaxed) == 0 {
-        return true;
-    }
-    let _held = set.lock.hold();
-    errno::keep(|| OpenSet::of(set_fd, name, set).add_doorbell())
 }
 
 /// Before a socket is carried: every set that holds it hears the doorbell, and the kernel watches fewer events.

@@ -54,21 +54,22 @@ impl Snapshot {
         self.bits != 0 && (is_fresh || is_more || is_end || is_room || self.is_heard_anew(item))
     }
 
-    /// A hash of what is ready and of what has made it ready: bytes, room or an end.
-    fn fingerprint(&self, at: u32) -> u32 {
-        let since = |is_ready: bool, count: u32| if is_ready { count } else { 0 };
-        let words = [
-            at,
-            self.bits,
-            since(self.bits & IN != 0, self.tail as u32),
-            since(self.bits & OUT != 0, self.full),
-            self.ended.into(),
-        ];
-        // FNV-1a on words, with the finalizer of MurmurHash3: the sums of these for several registrations rarely
-        // collide.
-        let hash = words.iter().fold(0x811C_9DC5u32, |hash, word| (hash ^ word).wrapping_mul(0x0100_0193));
-        let hash = (hash ^ hash >> 16).wrapping_mul(0x85EB_CA6B);
-        hash ^ hash >> 13
+    /// Whether anything has happened since sets around this one were told, for which the kernel would tell them again.
+    fn is_untold(&self, item: &EpollItem, is_due: bool) -> bool {
+        self.wanted & IN != 0 && item.raised_tail.load(Ordering::Relaxed) != self.tail as u32
+            || self.bits & OUT != 0 && item.raised_full.load(Ordering::Relaxed) != self.full
+            || item.raised_ended.load(Ordering::Relaxed) != self.ended
+            || is_due && item.raised_fresh.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that sets around this one were told.
+    fn note_told(&self, item: &EpollItem) {
+        item.raised_tail.store(self.tail as u32, Ordering::Relaxed);
+        item.raised_ended.store(self.ended, Ordering::Relaxed);
+        if self.bits & OUT != 0 {
+            item.raised_full.store(self.full, Ordering::Relaxed);
+        }
+        item.raised_fresh.store(0, Ordering::Relaxed);
     }
 
     /// Whether the kernel has reported something new. It repeats everything whenever the watched events change, and
@@ -116,26 +117,61 @@ pub fn has_ready(set: &EpollSet) -> bool {
     is_any_ready(set.carried.load(Ordering::Acquire))
 }
 
-/// What a set has, not counting the sets within it, and why. The number differs for something else, and for the same
-/// that has come again; 0 for nothing.
-pub fn state(set: &EpollSet) -> u32 {
-    // Acquire, here and below: pairs with the release exchange in `list::put` and the release store in `View::rotate` of
-    // `wait`.
+/// What a set has for the sets around it, not counting the sets within it.
+#[derive(Clone, Copy, Default)]
+pub struct State {
+    /// It has something.
+    pub is_ready: bool,
+    /// Something has happened since they were told. The kernel tells them again then, although the bytes that have come
+    /// may have been read since, if there are others.
+    pub is_news: bool,
+}
+
+/// Looks at the state of a set.
+pub fn state(set: &EpollSet) -> State {
+    // Acquire: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
     if set.carried.load(Ordering::Acquire) == 0 {
-        return 0;
+        return State::default();
     }
     let _held = set.lock.hold();
-    let (mut sum, mut least, mut at) = (0u32, 0, set.carried.load(Ordering::Acquire));
+    state_of_held(set, false)
+}
+
+/// Looks at the state of a set whose lock the caller holds. `tells`: the sets around it are told of it now.
+pub fn state_of_held(set: &EpollSet, tells: bool) -> State {
+    let mut state = State::default();
+    each_look(set, |item, snapshot, is_due| {
+        state.is_ready |= is_due;
+        state.is_news |= snapshot.is_untold(item, is_due);
+        if tells {
+            snapshot.note_told(item);
+        } else if !is_due {
+            item.raised_fresh.store(0, Ordering::Relaxed);
+        }
+    });
+    if state.is_news && !state.is_ready {
+        // There is nothing to tell of it any more.
+        each_look(set, |item, snapshot, is_due| {
+            if !is_due {
+                snapshot.note_told(item);
+            }
+        });
+        state.is_news = false;
+    }
+    state
+}
+
+/// Looks at each registration of a set whose lock the caller holds, and at whether it is due.
+fn each_look(set: &EpollSet, mut visit: impl FnMut(&EpollItem, &Snapshot, bool)) {
+    // Acquire: as in `state`.
+    let mut at = set.carried.load(Ordering::Acquire);
     for _ in 0..ITEMS {
-        let Some(item) = item(at) else { break };
-        if let Some(snapshot) = due(item) {
-            // The sum does not depend on the order, which looks change.
-            sum = sum.wrapping_add(snapshot.fingerprint(at));
-            least = 1;
+        let Some(item) = item(at) else { return };
+        if let Some((snapshot, is_due)) = look(item) {
+            visit(item, &snapshot, is_due);
         }
         at = list::step(&item.next_of_set);
     }
-    sum.max(least)
 }
 
 /// Whether one of a set's registrations, from this one on, is ready. The caller holds the set's lock.
@@ -153,6 +189,11 @@ pub fn is_any_ready(first: u32) -> bool {
 
 /// What a look at the set would report for this registration, if anything.
 fn due(item: &EpollItem) -> Option<Snapshot> {
+    look(item).filter(|(_, is_due)| *is_due).map(|(snapshot, _)| snapshot)
+}
+
+/// The state of a registration, and whether a look at the set would report it. `None`: it reports nothing any more.
+fn look(item: &EpollItem) -> Option<(Snapshot, bool)> {
     let connection = registrations::connection(item)?;
     if item.spent.load(Ordering::Relaxed) != 0 {
         return None;
@@ -167,5 +208,6 @@ fn due(item: &EpollItem) -> Option<Snapshot> {
             & (wanted | ALWAYS);
     }
     let snapshot = Snapshot { wanted, bits, heard, tail, full, ended: found.ended };
-    (bits != 0 && (wanted & EDGE == 0 || snapshot.is_news(item))).then_some(snapshot)
+    let is_due = bits != 0 && (wanted & EDGE == 0 || snapshot.is_news(item));
+    Some((snapshot, is_due))
 }

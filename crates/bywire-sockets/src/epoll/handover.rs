@@ -7,11 +7,11 @@ use libc::epoll_event;
 
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::events::ONCE;
+use crate::epoll::members;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
-use crate::wakeup::doorbell;
 
 /// Forgets a socket that is gone. The kernel has removed it from its sets.
 pub fn forget(socket: &Socket) {
@@ -149,8 +149,8 @@ pub fn leave_shared() {
         {
             let _held = set.lock.hold();
             // For connections of other family members only, the doorbell is still heard.
-            if set.carried.load(Ordering::Relaxed) == 0 && set.has_doorbell.swap(0, Ordering::Relaxed) != 0 {
-                doorbell::remove_from(fd);
+            if set.carried.load(Ordering::Relaxed) == 0 {
+                members::remove_all(fd, set);
             }
         }
     });
@@ -160,7 +160,7 @@ pub fn leave_shared() {
 pub fn silence(set_fd: i32) {
     let Some((_, set)) = descriptors::set(set_fd) else { return };
     // Others of the family may sleep in it. Then it stays as it is.
-    if set.processes.load(Ordering::Relaxed) == 1 && set.has_doorbell.swap(0, Ordering::Relaxed) != 0 {
-        doorbell::remove_from(set_fd);
+    if set.processes.load(Ordering::Relaxed) == 1 {
+        members::remove_all(set_fd, set);
     }
 }

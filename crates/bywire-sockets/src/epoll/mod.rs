@@ -3,6 +3,7 @@
 pub mod control;
 pub mod events;
 pub mod handover;
+pub mod members;
 pub mod nested;
 pub mod order;
 pub mod registrations;

@@ -1,26 +1,28 @@
 //! Epoll sets within epoll sets.
 //!
-//! The kernel reports the inner set to the outer one when the inner set's doorbell is rung. So a thread that sleeps in
-//! the outer set is announced, too. What has reached an inner set before is found by the outer set's own wait, which
-//! rings for it. It rings once for the same state of an inner set: the ring stays in that set until somebody takes it
-//! there, and the kernel reports it to the sets around it as they have asked.
+//! The kernel reports the inner set to the outer one while the inner set has something. Rings are not known to the
+//! kernel, so the inner set contains the flag while its rings have something. A thread that is about to ask the kernel
+//! about the outer set raises the flags of the sets within it, or lowers them. It raises a flag once for the same state
+//! of an inner set, and the kernel reports that to the sets around it as they have asked.
+//!
+//! A thread that sleeps in the outer set is announced, and the doorbell in that set wakes it. The inner set has the
+//! doorbell only for threads that sleep in that set itself: a ring would stay there, and be reported, until one of them
+//! takes it.
 
-use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use crate::epoll::events;
+use crate::epoll::members::{self, SEVERAL, UNKNOWN};
 use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors;
 use crate::os::{errno, kernel};
 use crate::wakeup::doorbell;
 
-/// In [`EpollSet::outer`]: the set is within more than one set.
-const SEVERAL: u32 = u32::MAX;
 /// The kernel's own limit plus one: sets may have gone, and others may be in their records.
 const DEPTH_MAX: u32 = 6;
 
 /// Notes that the set of `outer_fd` watches `inner`, if `real` succeeds. Returns the kernel's status.
-pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
+pub fn add(outer_fd: i32, inner_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     let (Some(family), Some(found)) = (arena::shared(), descriptors::set_named(inner)) else { return real() };
     // Another thread that adds or watches it comes before this or after it, so this call undoes only what it has done.
     let held = family.nesting.hold();
@@ -30,19 +32,29 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
         match status {
-            // The set around it is not known: only a ring reaches threads that sleep there.
-            0 => found.outer.store(SEVERAL, Ordering::Relaxed),
+            0 => {
+                found.outer.store(UNKNOWN, Ordering::Relaxed);
+                let _held = found.lock.hold();
+                errno::keep(|| members::add_doorbell(inner_fd, found));
+            }
             _ => found.nested.store(was_nested, Ordering::Relaxed),
         }
         return status;
     };
     let known = found.outer.load(Ordering::Relaxed);
     // A set that is twice in one set, by two descriptors, counts as being in several.
-    found.outer.store(if known == 0 { name } else { SEVERAL }, Ordering::Relaxed);
+    let within = match known {
+        0 => name,
+        UNKNOWN => UNKNOWN,
+        _ => SEVERAL,
+    };
+    found.outer.store(within, Ordering::Relaxed);
     family.nested_end.fetch_max(inner % SETS as u32 + 1, Ordering::Relaxed);
     let held_sets = outer.holds_sets.swap(1, Ordering::Relaxed);
     doorbell::make_page();
     doorbell::announce_sleepers(outer);
+    // A ring that is over makes the inner set ready no more.
+    tell_kernel_of(inner_fd, inner, found, outer.processes.load(Ordering::Relaxed) == 1);
     let status = real();
     if status != 0 {
         found.nested.store(was_nested, Ordering::Relaxed);
@@ -51,8 +63,13 @@ pub fn add(outer_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> i32 {
     }
     drop(held);
     if status == 0 {
-        // Threads that sleep in the outer set have already checked the sets within it.
-        errno::keep(|| ring_for_inner(name, outer));
+        // Threads that sleep in the outer set have already checked the sets within it, and hear no doorbell there.
+        errno::keep(|| {
+            if !leaves_doorbell(name, outer) {
+                members::restore_doorbell(outer_fd, outer);
+            }
+            tell_kernel(name, outer);
+        });
     }
     status
 }
@@ -78,70 +95,90 @@ pub fn remove(outer_fd: i32, inner: u32) {
     let _ = found.outer.compare_exchange(name, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Whether a set within this one has something.
-pub fn is_any_ready(name: u32, set: &EpollSet) -> bool {
-    is_any_below(name, set, DEPTH_MAX, &|inner| events::has_ready(inner))
-}
-
-/// Whether `is_so` holds for a set within this one, at any depth.
-fn is_any_below(name: u32, set: &EpollSet, depth: u32, is_so: &dyn Fn(&EpollSet) -> bool) -> bool {
+/// Visits the sets within this one, at any depth.
+fn each_below(name: u32, set: &EpollSet, depth: u32, visit: &dyn Fn(u32, &EpollSet)) {
     if set.holds_sets.load(Ordering::Relaxed) == 0 || depth == 0 {
-        return false;
+        return;
     }
-    let Some(family) = arena::shared() else { return false };
+    let Some(family) = arena::shared() else { return };
     let end = family.nested_end.load(Ordering::Relaxed);
-    (0..end).zip(&family.sets).skip(1).any(|(index, inner)| {
+    for (index, inner) in (0..end).zip(&family.sets).skip(1) {
         let outer = inner.outer.load(Ordering::Relaxed);
         let own = inner.generation.load(Ordering::Relaxed) * SETS as u32 + index;
-        (outer == name || outer == SEVERAL && own != name)
-            && inner.processes.load(Ordering::Relaxed) != 0
-            && (is_so(inner) || is_any_below(own, inner, depth - 1, is_so))
-    })
+        let is_within = outer == name || matches!(outer, SEVERAL | UNKNOWN) && own != name;
+        if is_within && inner.processes.load(Ordering::Relaxed) != 0 {
+            visit(own, inner);
+            each_below(own, inner, depth - 1, visit);
+        }
+    }
 }
 
-/// Before the kernel is asked for a set: makes it know what the sets within it have.
-pub fn ring_for_inner(name: u32, set: &EpollSet) {
-    let is_new = Cell::new(false);
-    // `false`, so that each of them is visited.
-    is_any_below(name, set, DEPTH_MAX, &|inner| {
-        let state = events::state(inner);
-        // Relaxed: a thread that takes the ring clears this before it looks, and leaves what it does not take to the
-        // next wait.
-        if state != 0 && inner.rung_for.swap(state, Ordering::Relaxed) != state {
-            is_new.set(true);
+/// Before the kernel is asked about a set: makes it know what the sets within it have.
+pub fn tell_kernel(name: u32, set: &EpollSet) {
+    // Another process that sleeps in the set could not raise the flag of a set that it does not have.
+    let is_alone = set.processes.load(Ordering::Relaxed) == 1;
+    each_below(name, set, DEPTH_MAX, &|inner_name, inner| {
+        // Relaxed, and in `has_idle_doorbell`: a change is made under the lock, after another check.
+        let (state, has_flag) = (events::state(inner), inner.has_flag.load(Ordering::Relaxed) != 0);
+        let is_known = state.is_ready == has_flag && !state.is_news;
+        if (!is_known || is_alone && members::has_idle_doorbell(inner_name, inner))
+            && let Some(fd) = descriptors::of_set(inner_name)
+        {
+            tell_kernel_of(fd, inner_name, inner, is_alone);
         }
-        false
     });
-    if is_new.get() {
+}
+
+/// Raises the flag of a set, or lowers it. `withdraws`: nobody around it relies on the doorbells in it.
+fn tell_kernel_of(fd: i32, name: u32, set: &EpollSet, withdraws: bool) {
+    let _held = set.lock.hold();
+    if withdraws {
+        members::withdraw_doorbell(fd, name, set);
+    }
+    let (state, has_flag) = (events::state_of_held(set, true), set.has_flag.load(Ordering::Relaxed) != 0);
+    if !state.is_ready && has_flag {
+        members::lower_flag(fd, set);
+    }
+    let is_told = !state.is_ready || has_flag && !state.is_news || members::raise_flag(fd, set);
+    if !is_told {
+        // A process without descriptors has no flag.
+        errno::keep(|| members::add_doorbell(fd, set));
         doorbell::ring_own();
     }
 }
 
-/// Notes that somebody has taken a ring out of this set: the next one is for whatever the set has then.
-pub fn taken(set: &EpollSet) {
-    set.rung_for.store(0, Ordering::Relaxed);
+/// Lowers the flag of a set in which a look has found nothing.
+pub fn lower_idle_flag(fd: i32, set: &EpollSet) {
+    let _held = set.lock.hold();
+    if !events::state_of_held(set, false).is_ready {
+        members::lower_flag(fd, set);
+    }
 }
 
-/// Returns whether the kernel has something for the set of `fd` apart from a ring that is over. A ring stays in a set
-/// until somebody waits for that set. A thread that only polls it removes the doorbell, and the next thread that sleeps
-/// in the set adds it again.
+/// Returns whether a set does without doorbells, because it is within others, and nobody sleeps in the set itself. A
+/// doorbell that is added makes the set ready.
+pub fn leaves_doorbell(name: u32, set: &EpollSet) -> bool {
+    let outer = set.outer.load(Ordering::Relaxed);
+    let is_alone = |outer: &EpollSet| outer.processes.load(Ordering::Relaxed) == 1;
+    (outer == SEVERAL || descriptors::set_named(outer).is_some_and(is_alone))
+        && members::needs_no_doorbell(name, set)
+}
+
+/// Returns whether the kernel has something for the set of `fd` apart from flags and rings that are over. A ring stays
+/// in a set until somebody waits for that set. A thread that only polls it removes the doorbell, and the next thread that
+/// sleeps in the set adds it again.
 pub fn has_more_than_rings(fd: i32) -> bool {
     let Some((name, set)) = descriptors::set(fd) else { return true };
-    let _held = set.lock.hold();
-    // A sleeper takes the ring itself. It is counted before it looks under this lock, and only then does it see to the
-    // doorbell. Sets around this one, and other processes, need the doorbell here.
-    let is_needed = set.sleepers.load(Ordering::Relaxed) != 0
-        || set.outer.load(Ordering::Relaxed) != 0
-        || set.processes.load(Ordering::Relaxed) != 1
-        || descriptors::set_named(name).is_none();
-    if is_needed || set.has_doorbell.swap(0, Ordering::Relaxed) == 0 {
-        return true;
-    }
-    errno::keep(|| doorbell::remove_from(fd));
+    tell_kernel(name, set);
+    tell_kernel_of(fd, name, set, true);
     kernel::ready(fd, libc::POLLIN) & libc::POLLIN != 0
 }
 
-/// Whether a set that is watched itself has something for its watcher.
+/// Returns whether a set that is watched itself has something for its watcher, not counting the sets within it. The kernel
+/// knows what those have.
 pub fn is_ready(name: u32) -> bool {
-    descriptors::set_named(name).is_some_and(|set| events::has_ready(set) || is_any_ready(name, set))
+    descriptors::set_named(name).is_some_and(|set| {
+        tell_kernel(name, set);
+        events::has_ready(set)
+    })
 }

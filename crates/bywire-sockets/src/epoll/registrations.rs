@@ -105,6 +105,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
             }
             found.listed.store(0, Ordering::Relaxed);
             found.named.store(0, Ordering::Relaxed);
+            found.raised_fresh.store(1, Ordering::Relaxed);
             // What another thread was told of its last use does not match this use.
             found.generation.fetch_add(1, Ordering::Relaxed);
             return Some((at, found));
@@ -115,6 +116,10 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
 
 /// Notes that the program waits for `event` from here on. `fresh`: the next look reports what is there.
 pub fn arm(item: &EpollItem, event: &epoll_event, fresh: u8) {
+    // The kernel, too, reports to the sets around it what has been reported here once and is reported again.
+    if item.spent.load(Ordering::Relaxed) != 0 || { event.events } & libc::EPOLLET as u32 != 0 {
+        item.raised_fresh.store(1, Ordering::Relaxed);
+    }
     item.events.store(event.events, Ordering::Relaxed);
     item.data.store(event.u64, Ordering::Relaxed);
     item.spent.store(0, Ordering::Relaxed);

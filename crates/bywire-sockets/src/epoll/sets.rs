@@ -57,7 +57,7 @@ fn begin_set(index: u32, set: &EpollSet) -> u32 {
         &set.holds_sets,
         &set.sleepers,
         &set.unannounced,
-        &set.rung_for,
+        &set.has_flag,
         &set.is_shared,
         &set.user,
         &set.turn,

@@ -9,8 +9,9 @@ use libc::epoll_event;
 
 use crate::connection::readiness::{ALWAYS, OUT, Ready};
 use crate::connection::sockets::STREAM;
-use crate::epoll::control::{ask_again, restore_doorbell};
+use crate::epoll::control::ask_again;
 use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, ready};
+use crate::epoll::members::{self, Reported};
 use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{Sleeping, Unannounced};
@@ -19,7 +20,7 @@ use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
 use crate::pairing::offer;
-use crate::wakeup::doorbell::{self, DOORBELL_DATA};
+use crate::wakeup::doorbell;
 use crate::wakeup::spin;
 
 /// While rings always have something to report, the kernel is asked at every look of this many.
@@ -125,14 +126,16 @@ impl Wait<'_> {
             }
         }
         let sleeping = Sleeping::announce(view.name, view.set, view.place)?;
-        nested::ring_for_inner(view.name, view.set);
+        nested::tell_kernel(view.name, view.set);
         let found = view.look(self.events, self.count);
         if found > 0 {
             drop(sleeping);
             return Some(view.without_kernel(found));
         }
         // Without a page or a doorbell nobody would wake it, so sleeps are short.
-        let is_wakeable = sleeping.is_announced() && restore_doorbell(view.set_fd, view.name, view.set);
+        // A call that does not sleep needs neither: a doorbell that is added makes the set ready for sets around it.
+        let is_wakeable =
+            left_ns == Some(0) || sleeping.is_announced() && members::restore_doorbell(view.set_fd, view.set);
         let left_ns = match is_wakeable {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
@@ -144,13 +147,17 @@ impl Wait<'_> {
 
     /// The kernel's answer at once, without the events for [`View::look`].
     fn ask(&self, view: &View) -> i32 {
+        nested::tell_kernel(view.name, view.set);
+        let mut was_flag = false;
         loop {
             let heard = (self.real)(self.events, self.count, Some(0));
-            let (kept, was_doorbell) = view.sort(self.events, heard);
-            // The doorbell's event may have taken the room of another one.
-            if kept > 0 || !was_doorbell || heard < self.count {
+            let (kept, own) = view.sort(self.events, heard);
+            // The library's own events may have taken the room of others. The kernel reports the flag behind all others
+            // the next time.
+            if kept > 0 || heard < self.count || !(own.doorbell || own.flag && !was_flag) {
                 return kept;
             }
+            was_flag |= own.flag;
         }
     }
 
@@ -159,12 +166,18 @@ impl Wait<'_> {
         if heard < 0 {
             return Some(heard);
         }
-        let (mut sorted, was_doorbell) = view.sort(self.events, heard);
-        if sorted == 0 && was_doorbell && heard == self.count {
+        let (mut sorted, own) = view.sort(self.events, heard);
+        if sorted == 0 && (own.doorbell || own.flag) && heard == self.count {
             sorted = self.ask(view);
         }
         let found = sorted + view.look(self.at(sorted), self.count - sorted);
-        if found > 0 { Some(found) } else { None }
+        if found > 0 {
+            return Some(found);
+        }
+        if own.flag {
+            nested::lower_idle_flag(view.set_fd, view.set);
+        }
+        None
     }
 
     fn at(&self, index: i32) -> *mut epoll_event {
@@ -180,15 +193,14 @@ impl View {
     }
 
     /// Keeps what the kernel reports of carried connections for [`Self::look`], and leaves the rest to the program.
-    /// Returns the number left, and whether the doorbell was among the events.
-    fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, bool) {
-        let (mut kept, mut was_doorbell, mut held) = (0, false, None);
+    /// Returns the number left, and what was the library's own.
+    fn sort(&self, events: *mut epoll_event, count: i32) -> (i32, Reported) {
+        let (mut kept, mut own, mut held) = (0, Reported::default(), None);
         for index in 0..count.max(0) as usize {
             // SAFETY: the kernel has written `count` events there.
             let mut event = unsafe { events.add(index).read_unaligned() };
             let data = { event.u64 };
-            if data == DOORBELL_DATA {
-                was_doorbell = true;
+            if own.note(data) {
                 continue;
             }
             if registrations::is_name(data) {
@@ -217,11 +229,13 @@ impl View {
             kept += 1;
         }
         drop(held);
-        if was_doorbell {
-            nested::taken(self.set);
+        if own.doorbell {
             doorbell::take_ring();
         }
-        (kept as i32, was_doorbell)
+        if own.flag {
+            members::note_reported_flag(self.set);
+        }
+        (kept as i32, own)
     }
 
     /// What is left wakes the next sleeper, as with the kernel's own sets, and threads that watch this set.

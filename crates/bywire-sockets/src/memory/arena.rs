@@ -83,6 +83,16 @@ pub mod linger {
     pub const PROGRAMS: u8 = 2;
 }
 
+/// Values of `SharedSocket::passed`.
+pub mod passed {
+    /// Only counted processes have it.
+    pub const NOT: u8 = 0;
+    /// An exec that has not failed yet passes it on.
+    pub const BY_EXEC: u8 = 1;
+    /// It was passed on.
+    pub const YES: u8 = 2;
+}
+
 /// Values of `SharedSocket::broken`.
 pub mod broken {
     /// It is not.
@@ -127,8 +137,12 @@ pub struct SharedSocket {
     pub waits: AtomicU8,
     /// Whether it has a timeout for receiving, and for sending; see [`crate::connection::sleep`].
     pub has_timeout: [AtomicU8; 2],
+    /// Whether `TCP_INQ` is set; see [`crate::transfer::left`].
+    pub reports_left: AtomicU8,
     /// Whether `TCP_USER_TIMEOUT` is set; see [`crate::connection::stall`].
     pub has_user_timeout: AtomicU8,
+    /// An error that the library has taken from the kernel; see [`crate::connection::kept_error`]. 0: none.
+    pub kept_error: AtomicU32,
     /// Time since when the own ring has been full and the peer has read nothing; 0: it is not full, or no time applies.
     pub stalled_ns: AtomicU64,
     /// The peer's read position at that time.
@@ -174,6 +188,8 @@ pub struct SharedSocket {
     pub lingers: AtomicU8,
     /// A process that is counted as a holder has executed another program, and no longer has it.
     pub is_replaced: AtomicU8,
+    /// Whether a program that is not counted may have it; see [`passed`].
+    pub passed: AtomicU8,
     /// Threads that are counted as sleepers in the kernel. A killed thread stays counted.
     pub sleepers: [AtomicU32; 4],
     /// Time of the last check for killed sleepers.
@@ -210,8 +226,10 @@ impl SharedSocket {
             &self.broken,
             &self.lingers,
             &self.is_replaced,
+            &self.passed,
             &self.waits,
             &self.has_user_timeout,
+            &self.reports_left,
             &self.shuts,
             &self.paying,
             &self.keeps_memory,
@@ -233,6 +251,7 @@ impl SharedSocket {
             &self.sends,
             &self.distance,
             &self.owed,
+            &self.kept_error,
             &self.last_looks,
         ]
         .into_iter()
@@ -262,7 +281,7 @@ pub struct EpollSet {
     /// Counts uses of this record. It is part of the set's name, so registrations of an earlier set here do not match
     /// this one.
     pub generation: AtomicU32,
-    /// The process's doorbell is in the kernel's epoll set.
+    /// The process's doorbell is in the kernel's epoll set; see [`crate::epoll::members`].
     pub has_doorbell: AtomicU32,
     /// The first registration of a carried socket.
     pub carried: AtomicU32,
@@ -284,8 +303,8 @@ pub struct EpollSet {
     pub is_shared: AtomicU32,
     /// The process that used it last.
     pub user: AtomicU32,
-    /// The state of it that was last reported to a set around it; see [`crate::epoll::nested`].
-    pub rung_for: AtomicU32,
+    /// The flag is up in it; see [`crate::epoll::nested`].
+    pub has_flag: AtomicU32,
     /// Looks that have found something since the kernel was last asked. The count prevents starvation of the kernel's
     /// events.
     pub turn: AtomicU32,
@@ -336,6 +355,14 @@ pub struct EpollItem {
     pub seen_mark: AtomicU64,
     /// It was reported level-triggered, and no look has found it without events since.
     pub queued: AtomicU8,
+    /// The peer's tail, as far as sets around its set were told of it; see [`crate::epoll::events::State`].
+    pub raised_tail: AtomicU32,
+    /// The same for `SharedSocket::full`.
+    pub raised_full: AtomicU32,
+    /// The same for `SharedSocket::ended`.
+    pub raised_ended: AtomicU8,
+    /// They were not told of what was there when it was armed.
+    pub raised_fresh: AtomicU8,
     /// The socket's next registration.
     pub next_of_socket: AtomicU32,
     /// The next carried registration of the set.

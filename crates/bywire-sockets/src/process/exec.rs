@@ -7,15 +7,30 @@ use bywire_pairing::reason::Reason;
 use crate::connection::fallback;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::handover;
+use crate::memory::arena::passed;
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, real};
 use crate::pairing::offer;
 
-/// Before another program replaces this process.
-pub fn before_replacement() {
+/// Replaces this process by another program, by the program's call. Returns if that fails.
+pub fn replace(real: impl FnOnce() -> i32) -> i32 {
     if own_call::are_over() || vforked::is_restricted() {
-        return;
+        return real();
     }
+    before_replacement();
+    let status = real();
+    errno::keep(after_failed_replacement);
+    status
+}
+
+fn before_replacement() {
+    // What a child in its parent's memory has passed on is not known once it has succeeded.
+    let how = if vforked::is_child() { passed::YES } else { passed::BY_EXEC };
+    sockets::each_held(|socket, fd| {
+        if is_inherited(fd) {
+            socket.note_passed(how);
+        }
+    });
     if vforked::is_child() {
         // Its parent goes on, with everything that it has.
         return hand_over(false);
@@ -23,6 +38,18 @@ pub fn before_replacement() {
     errno::keep(|| sockets::each_held(leave_to_kernel));
     hand_over(false);
     offer::leave(offer::tally());
+}
+
+/// No other program has got anything. What a child of this process has passed on is not known here.
+fn after_failed_replacement() {
+    sockets::each_held(|socket, _| {
+        // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
+        if socket.shared.processes.load(Ordering::Acquire) == 1 {
+            let known = &socket.shared.passed;
+            let _ =
+                known.compare_exchange(passed::BY_EXEC, passed::NOT, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    });
 }
 
 /// Another program will close this connection, in order, where this library does not see it.

@@ -9,7 +9,7 @@ use bywire_ring::waiters;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::connection::{log, options, outcome};
-use crate::epoll::{handover, sets};
+use crate::epoll::{handover, members, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
@@ -211,7 +211,7 @@ fn make_way(fd: i32) {
     descriptors::unhide(fd);
     if moved >= 0 {
         descriptors::hide(moved);
-        doorbell::renumber(fd, moved);
+        members::renumber(fd, moved);
         offer::renumber(fd, moved);
     }
 }

@@ -21,7 +21,7 @@ use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, pid, real};
 use crate::pairing::offer;
 use crate::process::{exec, lifecycle, signals};
-use crate::wakeup::doorbell;
+use crate::wakeup::{doorbell, flag};
 
 /// How long to wait for other threads. A thread that is stopped, for instance in a debugger, may never come.
 const AWAIT_NS: u64 = 2_000_000_000;
@@ -109,6 +109,7 @@ pub fn withdraw_because_of(reason: Reason, object: &str) {
         lifecycle::forget_all();
         offer::unconfigure();
         doorbell::close_all();
+        flag::close();
         arena::retire();
     }
     own_call::end_for_all();

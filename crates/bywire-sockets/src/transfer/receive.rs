@@ -57,7 +57,14 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
                 Some(received) => return received,
                 None => socket = plain,
             },
-            Ok(mut connection) => return receive_carried(&mut connection, parts, flags, real),
+            Ok(mut connection) => {
+                let received = receive_carried(&mut connection, parts, flags, real);
+                // The kernel, too, reports an error instead of the end of the stream, once.
+                return match if received == 0 { connection.take_error() } else { None } {
+                    Some(number) => errno::fail(number),
+                    None => received,
+                };
+            }
         }
     }
 }
@@ -222,7 +229,10 @@ fn receive_carried(
             // Another thread is halfway through a change, which takes microseconds unless it was stopped.
             Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
-            Step::Failed(_) if done > 0 => return done as isize,
+            Step::Failed(number) if done > 0 => {
+                connection.keep_error(number);
+                return done as isize;
+            }
             Step::Failed(libc::EBADF) if waiting.is_some() && is_left_another(connection) => continue,
             Step::Failed(number) => return errno::fail(number),
             // A call that waits already continues, whatever its end was told since. The program's own call would be a

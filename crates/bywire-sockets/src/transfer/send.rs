@@ -181,6 +181,9 @@ fn send_within(
                 through_kernel(connection, parts, done, flags)
             }
             Ok(Route::Back(_) | Route::Ring) => {
+                if let Some(number) = connection.take_error() {
+                    return errno::fail(number);
+                }
                 let sent = connection.away(|| real(connection));
                 count(connection.shared, sent);
                 return sent;
@@ -206,7 +209,7 @@ fn send_within(
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,
-            Step::Refused => return real(connection),
+            Step::Refused => return connection.take_error().map_or_else(|| real(connection), errno::fail),
             Step::Full => {
                 connection.note_full();
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
@@ -339,6 +342,9 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
         // SeqCst: pairs with the loads of the next comparison of the counts, under this lock or with nobody inside.
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
+        // Nagle's algorithm would hold it back until the bytes before it are acknowledged, which takes up to 40 ms, and
+        // with it everything that follows in memory.
+        kernel::push(connection.fd);
         Step::Sent(given as usize)
     } else {
         STREAM.abandon(&connection.own);
@@ -385,7 +391,11 @@ fn through_kernel(connection: &mut Connection, parts: &Buffers, done: usize, fla
             return Step::Sent(sent as usize);
         }
         let error = errno::last();
-        if error != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+        if error != libc::EAGAIN {
+            connection.keep_error(error);
+            return Step::Refused;
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
             return Step::Refused;
         }
         if deadline.is_none() {

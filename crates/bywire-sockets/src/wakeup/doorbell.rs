@@ -72,7 +72,7 @@ pub fn own() -> Option<(i32, i32)> {
     // before.
     let (doorbell, page) = (DOORBELL.load(Ordering::Acquire), PAGE_FILE.load(Ordering::Acquire));
     if doorbell >= 0 && page >= 0 {
-        return is_doorbell(doorbell).then_some((doorbell, page));
+        return is_marked(doorbell).then_some((doorbell, page));
     }
     // The descriptors of a child in its parent's memory are not its parent's.
     if vforked::is_child() {
@@ -89,8 +89,7 @@ pub fn own() -> Option<(i32, i32)> {
     if doorbell < 0 {
         return None;
     }
-    // SAFETY: no pointers.
-    let is_marked = unsafe { real::fcntl(doorbell, SET_MARK, MARK as usize) } == 0;
+    let is_marked = mark(doorbell);
     let found = inode(doorbell).filter(|_| is_marked);
     let made = found.and_then(|found| Some((found, segment::sealed(PAGE_BYTES)?)));
     let Some(((inode, device), (file, address))) = made else {
@@ -299,7 +298,7 @@ pub fn ring_own() {
 
 fn ring_eventfd(doorbell: i32) {
     let Some(_own) = own_call::begin() else { return };
-    if is_doorbell(doorbell) {
+    if is_marked(doorbell) {
         let one = 1u64;
         // SAFETY: eight live bytes.
         crate::os::errno::keep(|| unsafe { real::write(doorbell, (&raw const one).cast(), 8) });
@@ -438,8 +437,14 @@ pub fn add_timers_to(set: i32) -> bool {
     })
 }
 
-/// Whether this number still means a doorbell.
-fn is_doorbell(fd: i32) -> bool {
+/// Marks the open file of a descriptor of the library's own. Returns whether that succeeded.
+pub fn mark(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { real::fcntl(fd, SET_MARK, MARK as usize) == 0 }
+}
+
+/// Returns whether this number still means a file that the library has marked.
+pub fn is_marked(fd: i32) -> bool {
     // SAFETY: no pointers.
     fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
 }
@@ -585,7 +590,7 @@ pub fn discard(fd: i32) {
 /// Closes everything that this process has. From here on only the kernel wakes its threads.
 pub fn close_all() {
     let [doorbell, page] = [&DOORBELL, &PAGE_FILE].map(|place| place.swap(-1, Ordering::Relaxed));
-    if is_doorbell(doorbell) {
+    if is_marked(doorbell) {
         discard(doorbell);
     }
     let timers = TIMERS.iter().take(TIMERS_COUNT.swap(0, Ordering::Relaxed));
@@ -661,7 +666,7 @@ pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> O
         return None;
     };
     let is_sound =
-        if is_other_user { is_timer(doorbell) } else { is_doorbell(doorbell) && is_eventfd(doorbell) };
+        if is_other_user { is_timer(doorbell) } else { is_marked(doorbell) && is_eventfd(doorbell) };
     let address = if is_sound { segment::accept_sealed(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(doorbell, page);
@@ -693,7 +698,7 @@ pub fn release_peer(index: u32) {
     if peer.references.load(Ordering::Relaxed) == 1 {
         let doorbell = peer.doorbell.swap(-1, Ordering::Relaxed);
         let is_other_user = peer.is_other_user.load(Ordering::Relaxed) != 0;
-        let is_ours = if is_other_user { is_timer(doorbell) } else { is_doorbell(doorbell) };
+        let is_ours = if is_other_user { is_timer(doorbell) } else { is_marked(doorbell) };
         if is_ours && descriptors::kind(doorbell) == descriptors::DescriptorKind::Hidden {
             discard(doorbell);
         }

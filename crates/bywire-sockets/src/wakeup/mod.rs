@@ -2,4 +2,5 @@
 
 pub mod allowance;
 pub mod doorbell;
+pub mod flag;
 pub mod spin;

@@ -136,6 +136,8 @@ struct Driver {
     is_in_ring: [bool; 2],
     /// The last registration in its set is edge-triggered.
     is_by_edge: [bool; 2],
+    /// Its messages say what is left behind them.
+    reports_left: [bool; 2],
     reached: Reached,
     text: String,
 }
@@ -176,6 +178,7 @@ impl Driver {
             is_shut: [false; 2],
             is_in_ring: [false; 2],
             is_by_edge: [false; 2],
+            reports_left: [false; 2],
             reached: Reached::default(),
             text: String::new(),
         };
@@ -203,15 +206,15 @@ impl Driver {
             }
             match self.draw.below(1000) {
                 0..300 => self.send(end),
-                300..600 => self.receive(end),
+                300..590 => self.receive(end),
+                590..600 => self.report_left(end),
                 600..690 => self.poll(end),
                 690..790 => self.wait(end),
                 790..830 => self.change(end),
                 830..870 => self.duplicate(end),
                 870..900 => self.fork(end),
                 900..930 => self.look(end),
-                930..941 => self.pass(end),
-                941..945 => self.count_left(end),
+                930..945 => self.pass(end),
                 945..965 => self.shut(end),
                 _ => self.close(end),
             }
@@ -300,6 +303,9 @@ impl Driver {
         let limit = [4, 100, 5000, 50_000][self.draw.below(4) as usize];
         let length = self.draw.below(limit) + 1;
         let kind = self.draw.below(6);
+        if self.reports_left[end] && kind % 2 == 1 {
+            return self.count_left(end, length as usize);
+        }
         let (received, bytes) = test_service::receive(self.ends[end], length as usize, kind);
         if received > 0 && kind != test_service::PEEK {
             self.under_way[1 - end] -= received as u64;
@@ -530,16 +536,17 @@ impl Driver {
         self.say(&format!("pass {end}"), status);
     }
 
-    /// Asks the kernel to report how many bytes are left behind a message. It must have all of them.
-    fn count_left(&mut self, end: usize) {
-        if self.is_closed[1 - end] || self.is_shut[1 - end] {
-            return;
-        }
+    /// From here on messages of this end say how many bytes are left behind them.
+    fn report_left(&mut self, end: usize) {
         test_service::report_left(self.ends[end]);
-        self.is_in_ring = [false; 2];
-        self.settle(1 - end);
+        self.reports_left[end] = true;
         let length = self.draw.below(3000) + 1;
-        let (received, left) = test_service::receive_and_left(self.ends[end], length as usize);
+        self.count_left(end, length as usize);
+    }
+
+    fn count_left(&mut self, end: usize, length: usize) {
+        self.settle(1 - end);
+        let (received, left) = test_service::receive_and_left(self.ends[end], length);
         self.under_way[1 - end] -= received.max(0) as u64;
         self.say(&format!("count left {end} {length} -> {left:?}"), received);
     }

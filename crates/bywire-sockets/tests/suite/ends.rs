@@ -74,6 +74,15 @@ fn exec_ends_a_connection_whose_sending_was_shut_down() {
 }
 
 #[test]
+fn unread_bytes_reset_a_connection_after_a_failed_exec() {
+    let things: Vec<_> = ["closed", "inherited"]
+        .into_iter()
+        .flat_map(|how| ["some", "exit", "none", "passed"].map(|what| ["failed", what, how]))
+        .collect();
+    same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+}
+
+#[test]
 fn bytes_sent_before_an_exec_reach_the_next_holder_of_the_other_end() {
     // Only root makes room for it in the kernel.
     if test_service::is_root() {
@@ -197,6 +206,14 @@ fn an_answer_is_read_before_the_reset_that_follows_it() {
 }
 
 #[test]
+fn the_last_bytes_in_the_kernel_are_not_held_back() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    assert_eq!(transcript(&pairing, &program, &["cut_over"], Some(4)), "0 tries were held back\n");
+    assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
+}
+
+#[test]
 fn a_sender_whose_peer_reads_nothing_ends_after_tcp_user_timeout() {
     same(
         &["send", "poll", "epoll", "edges"]
@@ -204,6 +221,14 @@ fn a_sender_whose_peer_reads_nothing_ends_after_tcp_user_timeout() {
             .each_ref()
             .map(|words| words.as_slice()),
     );
+}
+
+#[test]
+fn the_error_of_tcp_user_timeout_is_the_programs() {
+    let things = ["send", "recv", "option"].map(|way| ["timed_out_owing", way]);
+    let things = things.each_ref().map(|words| words.as_slice());
+    same(&things);
+    same_beside("ends.c", Some("late.c"), &things);
 }
 
 #[test]

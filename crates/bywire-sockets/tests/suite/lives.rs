@@ -167,7 +167,6 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
         "new_stamp",
         "new_stamp_ns",
         "stamping",
-        "waiting",
         "filter",
         "extended",
         "pace",
@@ -186,16 +185,15 @@ fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
 }
 
 #[test]
+fn a_message_says_what_is_left_in_the_kernel_and_in_memory() {
+    same("calls.c", &[&["left"], &["inherited", "waiting"], &["changed", "waiting"]]);
+}
+
+#[test]
 fn options_that_are_set_while_bytes_wait_hold_for_these_bytes() {
     same(
         "calls.c",
-        &[
-            &["changed", "waiting"],
-            &["changed", "stamp"],
-            &["changed", "low"],
-            &["changed", "pages"],
-            &["changed", "pace"],
-        ],
+        &[&["changed", "stamp"], &["changed", "low"], &["changed", "pages"], &["changed", "pace"]],
     );
 }
 

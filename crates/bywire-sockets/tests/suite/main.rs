@@ -12,6 +12,7 @@ mod lives;
 mod loops;
 mod many_connections;
 mod namespaces;
+mod nested;
 mod numbers;
 mod outlived;
 mod owing;

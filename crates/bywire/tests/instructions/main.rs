@@ -1,7 +1,4 @@
-//! Counts the instructions of sending and receiving, within one machine and between two, by callgrind. The count is the
-//! same on a busy machine as on an idle one. Fails if a count grows by more than 3 % over `baseline.txt`.
-//!
-//! `BYWIRE_BLESS=1` writes the counts into the baseline.
+//! Counts the instructions of sending and receiving, within one machine and between two.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -9,6 +6,7 @@ use std::process::{Command, ExitCode};
 use bywire::harness::{End, windows_of};
 use bywire::{Address, Confirm, Event, Peer, Port, PortOptions, Priority};
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX};
+use bywire_testing::counting::Counting;
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::Options;
 use bywire_wire::keys::{Security, Side};
@@ -27,9 +25,6 @@ const COUNTED: [&str; 10] = [
     "send_packets_of_long",
     "receive_packets_of_long",
 ];
-const GROWTH_MAX: f64 = 1.03;
-/// Rounds of the shorter and of the longer run. Their difference excludes everything that happens once.
-const ROUNDS: [u32; 2] = [20, 120];
 /// Operations in a round: fewer than the ring holds.
 const BATCH: u32 = 32;
 /// The length of packets at an MTU of 1500.
@@ -38,101 +33,9 @@ const ROUTE_BYTES: u16 = 1472;
 const DELAY_NS: u64 = 20_000;
 
 fn main() -> ExitCode {
-    if let (Ok(rounds), Ok(directory)) =
-        (std::env::var("BYWIRE_COUNT_ROUNDS"), std::env::var("BYWIRE_COUNT_DIRECTORY"))
-    {
-        run(rounds.parse().expect("a number"), Path::new(&directory));
-        return ExitCode::SUCCESS;
-    }
-    // Test runners that list tests ask this.
-    if std::env::args().any(|argument| argument == "--list") {
-        println!("instruction_counts: test");
-        return ExitCode::SUCCESS;
-    }
-    println!("\nrunning 1 test");
-    let outcome = compare();
-    let (verdict, code) = match &outcome {
-        Ok(()) => ("ok. 1 passed; 0 failed; 0 ignored", ExitCode::SUCCESS),
-        Err(Trouble::NotRun(why)) => {
-            println!("not run: {why}");
-            ("ok. 0 passed; 0 failed; 1 ignored", ExitCode::SUCCESS)
-        }
-        Err(Trouble::Failed(why)) => {
-            println!("{why}");
-            ("FAILED. 0 passed; 1 failed; 0 ignored", ExitCode::FAILURE)
-        }
-    };
-    println!("test result: {verdict}; 0 measured; 0 filtered out");
-    code
-}
-
-enum Trouble {
-    NotRun(String),
-    Failed(String),
-}
-
-fn compare() -> Result<(), Trouble> {
-    if cfg!(debug_assertions) {
-        return Err(Trouble::NotRun("the counts are of optimised builds: run with --release".to_owned()));
-    }
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return Err(Trouble::NotRun("valgrind is missing: apt-get install valgrind".to_owned()));
-    }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/instructions/baseline.txt");
-    let compiler = compiler();
-    let counts: Vec<(&str, f64)> = COUNTED.iter().map(|name| (*name, count(name))).collect();
-    for (name, count) in &counts {
-        println!("{name}: {count:.1} instructions");
-    }
-    if std::env::var_os("BYWIRE_BLESS").is_some() {
-        let lines: String = counts.iter().map(|(name, count)| format!("{name} {count:.1}\n")).collect();
-        std::fs::write(&path, format!("{compiler}\n{lines}")).expect("the baseline can be written");
-        return Ok(());
-    }
-    let baseline = std::fs::read_to_string(&path).expect("baseline.txt lies beside the test");
-    let mut lines = baseline.lines();
-    if lines.next() != Some(compiler.as_str()) {
-        return Err(Trouble::NotRun(format!(
-            "the baseline was counted with another compiler than {compiler}"
-        )));
-    }
-    let grown: Vec<String> = lines
-        .filter_map(|line| {
-            let (name, before) = line.split_once(' ')?;
-            let before: f64 = before.parse().expect("a number in the baseline");
-            let now =
-                counts.iter().find(|(known, _)| *known == name).expect("a name of ours in the baseline").1;
-            (now > before * GROWTH_MAX).then(|| format!("{name} grew from {before} to {now:.1} instructions"))
-        })
-        .collect();
-    if grown.is_empty() { Ok(()) } else { Err(Trouble::Failed(grown.join("; "))) }
-}
-
-fn compiler() -> String {
-    let output = Command::new("rustc").arg("--version").output().expect("rustc");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-/// Instructions per operation inside the function `name`.
-fn count(name: &str) -> f64 {
-    let totals = ROUNDS.map(|rounds| {
-        let directory = tempfile::tempdir().expect("a directory");
-        let file = directory.path().join("callgrind.out");
-        let output = Command::new("valgrind")
-            .arg("--tool=callgrind")
-            .arg(format!("--callgrind-out-file={}", file.display()))
-            .arg(format!("--toggle-collect=*{name}*"))
-            .arg(std::env::current_exe().expect("this test"))
-            .env("BYWIRE_COUNT_ROUNDS", rounds.to_string())
-            .env("BYWIRE_COUNT_DIRECTORY", directory.path())
-            .output()
-            .expect("valgrind runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let written = std::fs::read_to_string(&file).expect("callgrind's output");
-        let total = written.lines().find_map(|line| line.strip_prefix("totals: ")).expect("a total");
-        total.parse::<f64>().expect("a number")
-    });
-    (totals[1] - totals[0]) / f64::from((ROUNDS[1] - ROUNDS[0]) * BATCH)
+    let baseline = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/instructions/baseline.txt");
+    let counting = Counting { names: &COUNTED, operations: BATCH, baseline: &baseline };
+    counting.test(run, || Command::new("valgrind"))
 }
 
 /// The counted program: rounds of sends, then of receives, then of polls that find nothing.

@@ -133,6 +133,7 @@ static long at_loopback(const struct request *order, struct reply *reply) {
         fd = accept(order->fd, NULL, NULL);
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_INQ, &one, sizeof one);
     return fd;
 }
 
@@ -173,6 +174,31 @@ static long send_once(int fd, int way, int flags, char *bytes, size_t size) {
     }
 }
 
+/* A message says what is left behind it, if there is room for that. */
+struct control {
+    _Alignas(struct cmsghdr) char bytes[64];
+};
+
+static uint64_t left_behind(const struct msghdr *message) {
+    int left = -1;
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    if (header != NULL && header->cmsg_level == IPPROTO_TCP) memcpy(&left, CMSG_DATA(header), sizeof left);
+    return (uint64_t)left + 1;
+}
+
+static long receive_left(int fd, int way, int flags, char *bytes, size_t size, uint64_t *left) {
+    struct iovec parts[2] = {{bytes, size / 3}, {bytes + size / 3, size - size / 3}};
+    struct control control;
+    struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+    struct mmsghdr message = {.msg_hdr = header};
+    long received = way == 3   ? recvmsg(fd, &message.msg_hdr, flags)
+                    : way == 5 ? recvmmsg(fd, &message, 1, flags, NULL)
+                               : syscall(SYS_recvmmsg, fd, &message, 1, flags, NULL);
+    if (received < 0) return -1;
+    *left = left_behind(&message.msg_hdr);
+    return way == 3 ? received : (long)message.msg_len;
+}
+
 static long receive_once(int fd, int way, int flags, char *bytes, size_t size) {
     struct iovec parts[2] = {{bytes, size / 3}, {bytes + size / 3, size - size / 3}};
     struct mmsghdr message = {.msg_hdr = {.msg_iov = parts, .msg_iovlen = 2}};
@@ -204,7 +230,9 @@ static long move_once(const struct request *order, struct reply *reply, char *by
         return send_once(order->fd, order->way, order->flags, bytes, size);
     }
     if (order->milliseconds > 0) alarms(order->milliseconds);
-    moved = receive_once(order->fd, order->way, order->flags, bytes, size);
+    moved = order->to != 0 && (order->way == 3 || order->way == 5 || order->way == 9)
+                ? receive_left(order->fd, order->way, order->flags, bytes, size, &reply->more)
+                : receive_once(order->fd, order->way, order->flags, bytes, size);
     if (order->milliseconds > 0) {
         int error = errno;
         alarms(0);

@@ -680,6 +680,9 @@ impl<'a> Play<'a> {
         if sleeps && !self.model.may_sleep(step.actor, connection, side) {
             return Ok(false);
         }
+        // What comes while the call sleeps may be there before the call counts what is left, or not.
+        let counts_left = !sleeps && !ends[1 - side].is_full && !ends[side].expects_reset;
+        orders.iter_mut().for_each(|order| order.to = counts_left.into());
         self.tell(step.actor, orders);
         let sleep = Sleeps::Receive { connection, side, wanted, takes };
         if sleeps {

@@ -1,0 +1,37 @@
+//! An error of the kernel's that a call of the library has taken. The kernel reports it once, so the library reports it
+//! to the program.
+
+use core::sync::atomic::Ordering;
+
+use crate::connection::sockets::Connection;
+use crate::memory::arena::{FAILED, HUNG_UP};
+
+/// Errors with which the kernel ends a connection.
+const ENDS: [i32; 5] =
+    [libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ECONNABORTED];
+
+impl Connection {
+    /// Keeps the error of a call that the program does not see. Returns whether the kernel has ended the connection.
+    pub fn keep_error(&self, number: i32) -> bool {
+        self.ask_kernel();
+        let has_ended = self.shared.ended.load(Ordering::Relaxed) & HUNG_UP != 0;
+        if has_ended && !self.is_broken() && ENDS.contains(&number) {
+            self.shared.kept_error.store(number as u32, Ordering::Relaxed);
+            self.shared.ended.fetch_or(FAILED, Ordering::Relaxed);
+        }
+        has_ended
+    }
+
+    /// Takes the error, for a call that reports it.
+    pub fn take_error(&self) -> Option<i32> {
+        match self.shared.kept_error.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Some(self.shared.kept_error.swap(0, Ordering::Relaxed) as i32).filter(|number| *number != 0),
+        }
+    }
+
+    /// Returns whether the program has not seen the error yet.
+    pub fn has_error(&self) -> bool {
+        self.shared.kept_error.load(Ordering::Relaxed) != 0
+    }
+}
