@@ -13,18 +13,20 @@ const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far before a `syscall` its number is looked for. Compilers put the two next to each other.
 const REACH_BYTES: usize = 64;
 
-/// The first wanted number of a system call in this code. A number that is no constant counts for nothing: the code may
-/// be a function for any call.
-pub fn call_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
+/// The wanted numbers of system calls in this code. A number that is no constant counts for nothing: the code may be a
+/// function for any call.
+pub fn calls_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
     let mut from = 0;
-    while let Some(at) = next_syscall(code, from) {
-        let number = number_before(code, at, &is_wanted);
-        if number.is_some() {
-            return number;
+    core::iter::from_fn(move || {
+        while let Some(at) = next_syscall(code, from) {
+            from = at + 1;
+            let number = number_before(code, at, &is_wanted);
+            if number.is_some() {
+                return number;
+            }
         }
-        from = at + 1;
-    }
-    None
+        None
+    })
 }
 
 /// The place of the next two bytes that may be a `syscall`.
@@ -109,7 +111,14 @@ mod tests {
     const SENDTO: u32 = 44;
 
     fn number_in(parts: &[&[u8]]) -> Option<u32> {
-        call_in(&parts.concat(), |number| number == SENDTO)
+        calls_in(&parts.concat(), |number| number == SENDTO).next()
+    }
+
+    #[test]
+    fn all_wanted_numbers_are_found() {
+        let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL].concat();
+        let found: Vec<u32> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
+        assert_eq!(found, [SENDTO, 0x48]);
     }
 
     #[test]
