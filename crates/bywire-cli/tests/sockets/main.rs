@@ -3,6 +3,7 @@
 
 mod chromium;
 mod filters;
+mod golang;
 mod groups;
 mod iperf3;
 mod laboratory;
@@ -11,9 +12,11 @@ mod nginx;
 mod openssh;
 #[path = "../packages/mod.rs"]
 mod packages;
+mod php_fpm;
 mod postgresql;
 mod redis;
 mod report;
+mod rust;
 mod sanitizers;
 mod service;
 mod suites;
