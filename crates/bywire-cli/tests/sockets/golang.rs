@@ -6,7 +6,8 @@ use crate::languages::{serve, source};
 use crate::packages::have;
 use crate::{Fabric, ended, said};
 
-const BECAUSE: &str = "a program or library in Go calls the kernel by itself, and all of its connections are TCP";
+const BECAUSE: &str =
+    "a program or library in Go calls the kernel by itself, and all of its connections are TCP";
 
 /// Builds from a source in the directory of Go's.
 fn build(fabric: &Fabric, words: &[&str], made: &str, from: &str) -> String {
@@ -36,7 +37,8 @@ fn go_and_c_in_one_program_see_the_same_bytes() {
     for (program, guilty, carried) in [(&host, &library, 1), (&linked, &library, 0), (&whole, &whole, 0)] {
         for is_carried in [false, true] {
             let fabric = &Fabric::new();
-            let (_server, port) = serve(fabric, &["python3", &echo, "serve", "ThreadingTCPServer", "echo"], is_carried);
+            let (_server, port) =
+                serve(fabric, &["python3", &echo, "serve", "ThreadingTCPServer", "echo"], is_carried);
             let words = [program.as_str(), &port, &library];
             let library_path = |command: &mut std::process::Command| {
                 command.env("LD_LIBRARY_PATH", &directory);
@@ -50,7 +52,10 @@ fn go_and_c_in_one_program_see_the_same_bytes() {
             let output = ended(&mut command);
             let told = String::from_utf8_lossy(&output.stderr);
             assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "fine", "{words:?}: {told}");
-            assert!(output.status.success() && told.contains(BECAUSE) && told.contains(guilty.as_str()), "{told}");
+            assert!(
+                output.status.success() && told.contains(BECAUSE) && told.contains(guilty.as_str()),
+                "{told}"
+            );
             assert_eq!(fabric.carried_ever(), if is_carried { carried } else { 0 }, "{words:?}");
             assert_eq!(fabric.status()["not_carried"]["Go"], 1, "{words:?}");
         }

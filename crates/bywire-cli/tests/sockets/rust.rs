@@ -51,7 +51,12 @@ fn programs_on_async_io_are_right_and_named() {
             let fabric = Fabric::new();
             meet(&fabric, &[&program], &client, carried, is_run);
             let has_carried = fabric.carried_ever() > 0;
-            assert_eq!(has_carried, carried > 0 && is_run == [true, true], "{options:?}: {}", fabric.status());
+            assert_eq!(
+                has_carried,
+                carried > 0 && is_run == [true, true],
+                "{options:?}: {}",
+                fabric.status()
+            );
         }
         is_explained(&program, carried > 0);
     }

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::stream::{LEAVING, Sleep};
 
-use crate::connection::{owed, policy};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::connection::{owed, policy};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, signal_deferral};
 use crate::wakeup::spin;

@@ -120,7 +120,9 @@ fn load_at(code: &[u8], register: Register) -> Option<(Value, usize)> {
             (Value::Number(u32::from_le_bytes([a, b, c, d])), 6)
         }
         // push number, pop register
-        [0x6A, number, 0x58, ..] if prefix == 0 && register == Register::RAX => (Value::Number(number.into()), 3),
+        [0x6A, number, 0x58, ..] if prefix == 0 && register == Register::RAX => {
+            (Value::Number(number.into()), 3)
+        }
         // mov register, other
         [0x89, both @ 0xC0..=0xFF, ..] if is_it(number(both, rm)) => {
             (Value::Of(*REGISTERS.get(usize::from(number(both >> 3, reg)))?), 2)
@@ -169,7 +171,8 @@ mod tests {
 
     #[test]
     fn all_wanted_numbers_are_found() {
-        let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL].concat();
+        let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL]
+            .concat();
         let found: Vec<u32> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
         assert_eq!(found, [SENDTO, 0x48]);
     }
@@ -200,7 +203,11 @@ mod tests {
             (b"\x48\xc7\xc2\x2c\0\0\0", b"\x48\x89\xd0", false),
         ] {
             assert_eq!(number_in(&[load, copy, &SYSCALL]), Some(SENDTO), "{load:x?} {copy:x?}");
-            assert_eq!(number_in(&[load, b"\x31\xff", copy, b"\x89\xde", &SYSCALL]), Some(SENDTO), "{load:x?} {copy:x?}");
+            assert_eq!(
+                number_in(&[load, b"\x31\xff", copy, b"\x89\xde", &SYSCALL]),
+                Some(SENDTO),
+                "{load:x?} {copy:x?}"
+            );
             let behind = number_in(&[load, call, copy, &SYSCALL]);
             assert_eq!(behind.is_some(), is_kept, "{load:x?} {copy:x?}");
         }
