@@ -44,7 +44,7 @@ reasons! {
     Passed = "its descriptor went to another program",
     OtherUser = "the other end belongs to another user, and no further connection to other users can be carried",
     Sandbox = "a filter of system calls was installed, and everything is TCP from then on (once for each program)",
-    Go = "a program in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
+    Go = "a program or library in Go calls the kernel by itself, and all of its connections are TCP (once for each program)",
     Loaded = "a library was loaded into a namespace of its own, and everything is TCP from then on (once for each program)",
     Reconnected = "it was connected before, or listens",
     Unshared = "a thread has a table of descriptors of its own, and everything is TCP from then on (once for each program)",

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -27,6 +28,22 @@ __attribute__((unused)) static void need(int is_well, const char *what) {
         perror(what);
         _exit(1);
     }
+}
+
+__attribute__((unused)) static int client, server;
+
+__attribute__((unused)) static void connect_ends(void) {
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
+    getsockname(listener, (struct sockaddr *)&address, &length);
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
+    server = accept(listener, NULL, NULL);
+    need(server >= 0 && close(listener) == 0, "accept");
+    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
 /* Calls as a library makes them. */
@@ -90,6 +107,23 @@ const struct calls plugin_calls[] = {
     {send_here, receive_here, write_here, read_here, poll_here, close_here},
     {__send, recv, write, __read, poll, close},
 };
+
+#ifdef REGISTERED
+/* It tells the program by itself what it has, as some plug-ins do, and has made a connection before. */
+extern const struct calls *registered;
+extern int made[2];
+
+__attribute__((constructor)) static void register_calls(void) {
+    char byte = 'x';
+    connect_ends();
+    for (int round = 0; round < 20; round++) {
+        need(send(client, &byte, 1, 0) == 1 && recv(server, &byte, 1, 0) == 1, "the constructor's bytes");
+    }
+    made[0] = client;
+    made[1] = server;
+    registered = plugin_calls;
+}
+#endif
 #elif defined(LOADED)
 /* A library whose beginning waits for a thread that calls what has not been called before. */
 static void *call(void *argument) {
@@ -105,21 +139,10 @@ __attribute__((constructor)) static void begin(void) {
 }
 #else
 
-static int client, server, passage[2];
-
-static void connect_ends(void) {
-    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
-    getsockname(listener, (struct sockaddr *)&address, &length);
-    client = socket(AF_INET, SOCK_STREAM, 0);
-    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
-    server = accept(listener, NULL, NULL);
-    need(server >= 0 && close(listener) == 0, "accept");
-    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
+static int passage[2];
+/* What a plug-in has registered, and both ends of a connection that it has made. */
+const struct calls *registered;
+int made[2];
 
 static void talk(int rounds) {
     char byte = 'x';
@@ -436,7 +459,7 @@ static void plug_in(const char *how, const char *path) {
     carry();
     void *library = is_apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, mode);
     need(library != NULL, dlerror());
-    const struct calls *calls = dlsym(library, "plugin_calls");
+    const struct calls *calls = registered != NULL ? registered : dlsym(library, "plugin_calls");
     for (int way = 0; way < 3; way++) {
         meet(&calls[way]);
         if (is_tcp) {
@@ -445,8 +468,65 @@ static void plug_in(const char *how, const char *path) {
             carry();
         }
     }
+    if (registered != NULL) {
+        client = made[0];
+        server = made[1];
+        meet(calls);
+    }
     need(dlclose(library) == 0, "dlclose");
 }
+
+#ifdef FLAGS
+/* A call with a constant number, and three arguments. */
+#define CALL_INLINE(result, number, fd, what, argument) \
+    __asm__ volatile("syscall" \
+                     : "=a"(result) \
+                     : "a"(number), "D"((long)(fd)), "S"((long)(what)), "d"(argument) \
+                     : "rcx", "r11", "memory")
+
+/* Changes whether calls on a socket block, by instructions of its own. */
+static void set_nonblocking(int is_by_ioctl, int fd, int value) {
+    long result;
+    if (is_by_ioctl) {
+        CALL_INLINE(result, SYS_ioctl, fd, FIONBIO, &value);
+    } else {
+        CALL_INLINE(result, SYS_fcntl, fd, F_SETFL, value ? O_RDWR | O_NONBLOCK : O_RDWR);
+    }
+    need(result == 0, "flags");
+}
+
+static void *send_later(void *argument) {
+    usleep(50000);
+    need(send(server, "x", 1, 0) == 1, "send");
+    return argument;
+}
+
+/* Blocking and non-blocking calls take turns, and nothing but the kernel knows when. */
+static void flags(void) {
+    char bytes[65536] = {0};
+    carry();
+    for (int turn = 0; turn < 8; turn++) {
+        pthread_t thread;
+        ssize_t moved;
+        size_t sent = 0;
+        set_nonblocking(turn % 2, client, 1);
+        need(recv(client, bytes, 1, 0) == -1 && errno == EAGAIN, "nothing to receive");
+        while ((moved = send(client, bytes, sizeof bytes, 0)) > 0) {
+            sent += moved;
+        }
+        need(moved == -1 && errno == EAGAIN, "no room");
+        while (sent > 0) {
+            moved = recv(server, bytes, sizeof bytes, 0);
+            need(moved > 0, "what was sent");
+            sent -= moved;
+        }
+        set_nonblocking(turn / 2 % 2, client, 0);
+        need(pthread_create(&thread, NULL, send_later, NULL) == 0, "a thread");
+        need(recv(client, bytes, 1, 0) == 1 && *bytes == 'x', "a byte that comes later");
+        pthread_join(thread, NULL);
+    }
+}
+#endif
 
 /* Calls by the addresses that the C library's handle gives. */
 static void look_up(const char *how) {
@@ -484,6 +564,10 @@ int main(int count, char **words) {
     } else if (strcmp(name, "talk") == 0) {
         connect_ends();
         talk(100);
+#ifdef FLAGS
+    } else if (strcmp(name, "flags") == 0) {
+        flags();
+#endif
     } else if (strcmp(name, "cancel") == 0) {
         cancel();
     } else if (strcmp(name, "vforks") == 0) {

@@ -30,14 +30,19 @@ pub fn configure(path: &[u8]) {
         return;
     }
     PATH.iter().zip(path).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
-    // Release: pairs with the acquire loads in `ending` and `program`. The path is written before.
+    // Release: pairs with the acquire load in `is_wanted`. The path is written before.
     IS_WANTED.store(true, Ordering::Release);
+}
+
+/// Returns whether there is a file for the lines.
+pub fn is_wanted() -> bool {
+    // Acquire: pairs with the release store in `configure`.
+    IS_WANTED.load(Ordering::Acquire)
 }
 
 /// Writes the line of a connection. The last descriptor of `socket` is about to be closed.
 pub fn ending(socket: &Socket) {
-    // Acquire: pairs with the release store in `configure`.
-    if IS_WANTED.load(Ordering::Acquire) {
+    if is_wanted() {
         errno::keep(|| tell(socket));
     }
 }
@@ -45,8 +50,7 @@ pub fn ending(socket: &Socket) {
 /// Writes a line about the whole program: `reason` holds for all its connections from here on. `object` is the
 /// path of the object that is the cause, or empty.
 pub fn program(reason: Reason, object: &str) {
-    // Acquire: pairs with the release store in `configure`.
-    if IS_WANTED.load(Ordering::Acquire) {
+    if is_wanted() {
         let mut line = Line { bytes: [0; LINE_BYTES], length: 0 };
         // SAFETY: no arguments.
         let pid = unsafe { libc::getpid() };

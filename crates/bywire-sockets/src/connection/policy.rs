@@ -1,6 +1,6 @@
 //! When it pays to offer a connection to the pairing service, and whether this program may offer any.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use bywire_pairing::reason::Reason;
 
@@ -38,6 +38,19 @@ pub fn is_early(shared: &SharedSocket) -> bool {
 /// Calls that moved data after which a connection is offered.
 pub fn calls_min() -> u32 {
     CALLS_MIN.load(Ordering::Relaxed)
+}
+
+/// Whether the program has code that may change the flags of a descriptor unseen by this library.
+static FLAGS_CHANGE_UNSEEN: AtomicBool = AtomicBool::new(false);
+
+/// From here on the kernel is asked for the flags of a descriptor each time.
+pub fn distrust_flags() {
+    FLAGS_CHANGE_UNSEEN.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the flags of a descriptor are those that this library has seen last.
+pub fn are_flags_known() -> bool {
+    !FLAGS_CHANGE_UNSEEN.load(Ordering::Relaxed)
 }
 
 /// Sets that number.

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::stream::{LEAVING, Sleep};
 
-use crate::connection::owed;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::connection::{owed, policy};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, signal_deferral};
 use crate::wakeup::spin;
@@ -37,10 +37,10 @@ pub enum Woken {
 }
 
 impl Connection {
-    /// Whether a call on it returns at once when there is nothing.
+    /// Returns whether a call on it returns at once when there is nothing.
     pub fn is_nonblocking(&self) -> bool {
-        // A process that got a copy in a message may change this unnoticed.
-        if self.shared.never.load(Ordering::Relaxed) != 0 {
+        // A process that got a copy in a message may change this unnoticed, and so may inline system calls.
+        if self.shared.never.load(Ordering::Relaxed) != 0 || !policy::are_flags_known() {
             return kernel::is_nonblocking(self.fd);
         }
         match self.shared.waits.load(Ordering::Relaxed) {

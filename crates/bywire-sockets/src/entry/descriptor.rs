@@ -14,7 +14,7 @@ use crate::epoll::control;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
-use crate::process::{lifecycle, sandbox};
+use crate::process::{inline, lifecycle, sandbox};
 
 take_over! {
     /// Closes.
@@ -109,6 +109,9 @@ take_over! {
 
     /// Changes an epoll set.
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+        if matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
+            inline::examine_once();
+        }
         control::control(set, operation, fd, event)
     }
 

@@ -26,6 +26,8 @@ macro_rules! take_lookups_over {
                     // The stack is aligned to 16 bytes from here on.
                     "push rdx",
                     ".cfi_adjust_cfa_offset 8",
+                    // The fourth argument: where the caller continues.
+                    "mov rcx, [rsp + 24]",
                     "call {choose}",
                     "mov rcx, rdx",
                     "pop rdx",

@@ -12,9 +12,10 @@ use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{dissolving, options, stall};
 use crate::memory::arena::linger;
+use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
-use crate::process::lifecycle;
+use crate::process::{inline, lifecycle};
 use crate::transfer::left;
 
 /// `SO_RCVTIMEO` and `SO_SNDTIMEO`, old and new, in the order of `SharedSocket::has_timeout`.
@@ -46,6 +47,15 @@ take_over! {
         let fd = unsafe { real::accept4(listener, address, length, flags) };
         lifecycle::after_accept(listener, fd);
         fd
+    }
+
+    /// Listens.
+    fn listen(fd: c_int, queue: c_int) -> c_int {
+        if matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
+            inline::examine_once();
+        }
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { real::listen(fd, queue) }
     }
 
     /// Connects. A connected socket can only dissolve its connection.

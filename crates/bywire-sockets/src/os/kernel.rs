@@ -178,12 +178,21 @@ pub fn timeout_ns(fd: i32, name: i32) -> Option<u64> {
     (total > 0).then_some(total)
 }
 
-/// Whether the descriptor is non-blocking.
+/// Returns whether the descriptor is non-blocking.
 pub fn is_nonblocking(fd: i32) -> bool {
+    has_flag(fd, libc::O_NONBLOCK)
+}
+
+/// Returns whether a signal reports what happens on the descriptor.
+pub fn is_signalled(fd: i32) -> bool {
+    has_flag(fd, libc::O_ASYNC)
+}
+
+fn has_flag(fd: i32, flag: i32) -> bool {
     let Some(_own) = own_call::begin() else { return false };
     // SAFETY: no pointers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
+    flags >= 0 && flags & flag != 0
 }
 
 /// Whether somebody has set `SO_LINGER`.

@@ -13,18 +13,20 @@ const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far before a `syscall` its number is looked for. Compilers put the two next to each other.
 const REACH_BYTES: usize = 64;
 
-/// The first wanted number of a system call in this code. A number that is no constant counts for nothing: the code may
-/// be a function for any call.
-pub fn call_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> Option<u32> {
+/// The wanted numbers of system calls in this code. A number that is no constant counts for nothing: the code may be a
+/// function for any call.
+pub fn calls_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
     let mut from = 0;
-    while let Some(at) = next_syscall(code, from) {
-        let number = number_before(code, at, &is_wanted);
-        if number.is_some() {
-            return number;
+    core::iter::from_fn(move || {
+        while let Some(at) = next_syscall(code, from) {
+            from = at + 1;
+            let number = number_before(code, at, &is_wanted);
+            if number.is_some() {
+                return number;
+            }
         }
-        from = at + 1;
-    }
-    None
+        None
+    })
 }
 
 /// The place of the next two bytes that may be a `syscall`.
@@ -59,40 +61,95 @@ fn has_syscall(block: &[u8]) -> bool {
     }
 }
 
-/// The wanted constant in `rax` when the bytes at `at` are executed as a `syscall`.
+/// The registers in the order of their numbers in instructions.
+const REGISTERS: [Register; 16] = {
+    use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
+    [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15]
+};
+/// Those that a function leaves as they were.
+const KEPT: [Register; 6] =
+    [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
+
+/// What an instruction puts into a register.
+enum Value {
+    Number(u32),
+    Of(Register),
+}
+
+/// The wanted constant in `rax` when the bytes at `at` are executed as a `syscall`. In loops it comes by way of a register
+/// that the call leaves as it is.
 fn number_before(code: &[u8], at: usize, is_wanted: &impl Fn(u32) -> bool) -> Option<u32> {
     let first = at.saturating_sub(REACH_BYTES);
-    (first..at).rev().find_map(|start| {
-        let (number, length) = load_at(code.get(start..at)?)?;
-        (is_wanted(number) && reaches(code.get(start + length..at)?)).then_some(number)
+    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, Register::RAX)? {
+        Value::Number(number) => is_wanted(number).then_some(number),
+        Value::Of(register) => constant_before(code, start, register).filter(|number| is_wanted(*number)),
     })
 }
 
-/// The number that an instruction at the start of these bytes puts into `rax`, and its length.
-fn load_at(code: &[u8]) -> Option<(u32, usize)> {
-    match *code {
-        // mov eax, number
-        [0xB8, a, b, c, d, ..] => Some((u32::from_le_bytes([a, b, c, d]), 5)),
-        // mov rax, number
-        [0x48, 0xC7, 0xC0, a, b, c, d, ..] => Some((u32::from_le_bytes([a, b, c, d]), 7)),
-        // push number, pop rax
-        [0x6A, number, 0x58, ..] => Some((number.into(), 3)),
-        _ => None,
-    }
+/// The constant in a register when the bytes at `at` are executed.
+fn constant_before(code: &[u8], at: usize, register: Register) -> Option<u32> {
+    let first = at.saturating_sub(REACH_BYTES);
+    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, register)? {
+        Value::Number(number) => Some(number),
+        Value::Of(_) => None,
+    })
 }
 
-/// Returns whether execution from the start of this code reaches its end with `rax` as it was. Bytes that only look like
-/// a `syscall` lie inside of another instruction, or are not reached.
-fn reaches(code: &[u8]) -> bool {
+/// What the instruction at the start of this code puts into a register that holds it at the end of the code.
+fn value_from(code: &[u8], register: Register) -> Option<Value> {
+    let (value, length) = load_at(code, register)?;
+    reaches(code.get(length..)?, register).then_some(value)
+}
+
+/// What an instruction at the start of these bytes puts into a register, and its length.
+fn load_at(code: &[u8], register: Register) -> Option<(Value, usize)> {
+    // The lower three bits of a register's number are in the instruction, the fourth one is in its prefix.
+    let is_it = |number: u8| REGISTERS.get(usize::from(number)) == Some(&register);
+    let (prefix, rest, prefix_length) = match *code {
+        [prefix @ 0x40..=0x4F, ref rest @ ..] => (prefix, rest, 1),
+        ref rest => (0, rest, 0),
+    };
+    let (is_wide, reg, rm) = (prefix & 8 != 0, (prefix & 4) << 1, (prefix & 1) << 3);
+    let number = |low: u8, high: u8| low & 7 | high;
+    let (value, length) = match *rest {
+        // mov register, number
+        [code @ 0xB8..=0xBF, a, b, c, d, ..] if !is_wide && is_it(number(code, rm)) => {
+            (Value::Number(u32::from_le_bytes([a, b, c, d])), 5)
+        }
+        [0xC7, to @ 0xC0..=0xC7, a, b, c, d, ..] if is_it(number(to, rm)) => {
+            (Value::Number(u32::from_le_bytes([a, b, c, d])), 6)
+        }
+        // push number, pop register
+        [0x6A, number, 0x58, ..] if prefix == 0 && register == Register::RAX => {
+            (Value::Number(number.into()), 3)
+        }
+        // mov register, other
+        [0x89, both @ 0xC0..=0xFF, ..] if is_it(number(both, rm)) => {
+            (Value::Of(*REGISTERS.get(usize::from(number(both >> 3, reg)))?), 2)
+        }
+        [0x8B, both @ 0xC0..=0xFF, ..] if is_it(number(both >> 3, reg)) => {
+            (Value::Of(*REGISTERS.get(usize::from(number(both, rm)))?), 2)
+        }
+        _ => return None,
+    };
+    Some((value, prefix_length + length))
+}
+
+/// Returns whether execution from the start of this code reaches its end with a register as it was. Bytes that only look
+/// like a `syscall` lie inside of another instruction, or are not reached.
+fn reaches(code: &[u8], register: Register) -> bool {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
     let mut registers = InstructionInfoFactory::new();
     while decoder.can_decode() {
         let instruction: Instruction = decoder.decode();
-        let goes_on =
-            matches!(instruction.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch);
+        let goes_on = match instruction.flow_control() {
+            FlowControl::Next | FlowControl::ConditionalBranch => true,
+            FlowControl::Call | FlowControl::IndirectCall => KEPT.contains(&register),
+            _ => false,
+        };
         let is_changed = registers.info(&instruction).used_registers().iter().any(|used| {
             use OpAccess::{CondRead, NoMemAccess, None, Read};
-            used.register().full_register() == Register::RAX
+            used.register().full_register() == register
                 && !matches!(used.access(), None | Read | CondRead | NoMemAccess)
         });
         if instruction.is_invalid() || !goes_on || is_changed {
@@ -109,7 +166,15 @@ mod tests {
     const SENDTO: u32 = 44;
 
     fn number_in(parts: &[&[u8]]) -> Option<u32> {
-        call_in(&parts.concat(), |number| number == SENDTO)
+        calls_in(&parts.concat(), |number| number == SENDTO).next()
+    }
+
+    #[test]
+    fn all_wanted_numbers_are_found() {
+        let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL]
+            .concat();
+        let found: Vec<u32> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
+        assert_eq!(found, [SENDTO, 0x48]);
     }
 
     #[test]
@@ -123,6 +188,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_constant_in_another_register_is_found() {
+        // mov ebp, 44; mov eax, ebp. The same in r12d, in the other form, and with a call between.
+        let call = &b"\xe8\0\0\0\0"[..];
+        for (load, copy, is_kept) in [
+            (&b"\xbd\x2c\0\0\0"[..], &b"\x89\xe8"[..], true),
+            (b"\xbd\x2c\0\0\0", b"\x8b\xc5", true),
+            (b"\x41\xbc\x2c\0\0\0", b"\x44\x89\xe0", true),
+            (b"\x41\xbc\x2c\0\0\0", b"\x4c\x89\xe0", true),
+            (b"\x41\xbc\x2c\0\0\0", b"\x41\x8b\xc4", true),
+            (b"\x48\xc7\xc2\x2c\0\0\0", b"\x48\x89\xd0", false),
+        ] {
+            assert_eq!(number_in(&[load, copy, &SYSCALL]), Some(SENDTO), "{load:x?} {copy:x?}");
+            assert_eq!(
+                number_in(&[load, b"\x31\xff", copy, b"\x89\xde", &SYSCALL]),
+                Some(SENDTO),
+                "{load:x?} {copy:x?}"
+            );
+            let behind = number_in(&[load, call, copy, &SYSCALL]);
+            assert_eq!(behind.is_some(), is_kept, "{load:x?} {copy:x?}");
+        }
+        // Another register, one that has changed, and a copy of a copy.
+        assert_eq!(number_in(&[b"\xbd\x2c\0\0\0", b"\x89\xd8", &SYSCALL]), None);
+        assert_eq!(number_in(&[b"\xbd\x2c\0\0\0", b"\x31\xed", b"\x89\xe8", &SYSCALL]), None);
+        assert_eq!(number_in(&[b"\xbb\x2c\0\0\0", b"\x89\xdd", b"\x89\xe8", &SYSCALL]), None);
     }
 
     #[test]

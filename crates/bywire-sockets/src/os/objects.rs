@@ -15,9 +15,13 @@ const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const DT_SONAME: u64 = 14;
+const DT_RPATH: u64 = 15;
 const DT_JMPREL: u64 = 23;
+const DT_RUNPATH: u64 = 29;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_RELACOUNT: u64 = 0x6fff_fff9;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_1_NODEFLIB: u64 = 0x800;
 const R_X86_64_64: u32 = 1;
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
@@ -59,6 +63,10 @@ pub struct Tables {
     data: (usize, usize),
     /// The number of entries at the start of `data` that name no symbol.
     relative: usize,
+    /// Whether it searches for libraries in directories of its own, also on behalf of the libraries that it loads.
+    pub has_inherited_path: bool,
+    /// Whether it does so for itself, or leaves the usual directories out.
+    pub has_own_path: bool,
 }
 
 /// A place that the loader fills with the address of a symbol.
@@ -138,6 +146,17 @@ impl Object<'_> {
         })
     }
 
+    /// Its notes, as far as they are in memory.
+    pub fn notes(&self) -> impl Iterator<Item = &[u8]> {
+        let is_loaded = |range: &Range<usize>| {
+            self.ranges(libc::PT_LOAD).any(|loaded| loaded.start <= range.start && range.end <= loaded.end)
+        };
+        self.ranges(libc::PT_NOTE).filter(is_loaded).map(|range| {
+            // SAFETY: a part of what the loader has mapped, for as long as the object is loaded. Each such part can be read.
+            unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) }
+        })
+    }
+
     /// Its tables, if it has any.
     pub fn tables(&self) -> Option<&Tables> {
         self.tables.as_ref()
@@ -173,6 +192,9 @@ impl Tables {
                 DT_RELASZ => tables.data.1 = entry.value as usize,
                 DT_RELACOUNT => tables.relative = entry.value as usize,
                 DT_SONAME => tables.soname = Some(entry.value),
+                DT_RPATH => tables.has_inherited_path = true,
+                DT_RUNPATH => tables.has_own_path = true,
+                DT_FLAGS_1 => tables.has_own_path |= entry.value & DF_1_NODEFLIB != 0,
                 _ => {}
             }
         }

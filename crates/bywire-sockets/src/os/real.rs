@@ -188,6 +188,7 @@ real! {
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int, else -1;
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int, else -1;
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, else -1;
+    listen(fd: c_int, queue: c_int) -> c_int, else -1;
     close(fd: c_int) -> c_int, else -1;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else -1;
     shutdown(fd: c_int, how: c_int) -> c_int, else -1;

@@ -78,13 +78,17 @@ pub fn is_configured() -> bool {
     PATH_BYTES.load(Ordering::Acquire) > 0
 }
 
-/// Called at the beginning of every other call that moves data over a socket that is not carried.
+/// Called at the beginning of every other call that moves data over a socket that is not carried. `before_offer` may find
+/// that nothing is to be carried.
 #[inline(always)]
-pub fn consider(socket: &Socket) {
+pub fn consider(socket: &Socket, before_offer: impl FnOnce()) {
     let calls = socket.shared.calls.fetch_add(1, Ordering::Relaxed);
     // Acquire: pairs with the stores of the stage in `answered` and `prepare`. What was mapped comes before.
     match socket.shared.stage.load(Ordering::Acquire) {
-        stage::PLAIN if calls >= policy::calls_min() => quietly(|| offer(socket)),
+        stage::PLAIN if calls >= policy::calls_min() => {
+            before_offer();
+            quietly(|| offer(socket));
+        }
         stage::WAITING
             if calls.is_power_of_two()
                 || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
@@ -136,6 +140,10 @@ fn offer(socket: &Socket) {
     }
     if options::are_any_set(socket.fd) {
         return socket.stay(Reason::Option);
+    }
+    // An earlier program may have requested that, or an inline system call.
+    if kernel::is_signalled(socket.fd) {
+        return socket.stay(Reason::Signals);
     }
     let _held = TALKING.hold_undisturbed();
     // Acquire: pairs with the release stores of the stage in `answered`.

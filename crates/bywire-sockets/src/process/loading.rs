@@ -139,37 +139,73 @@ static DEEP_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 static UNLOADED: AtomicUsize = AtomicUsize::new(0);
 
 /// `dlopen`.
-pub unsafe extern "C-unwind" fn open(file: *const c_char, mode: c_int) -> Choice {
-    let next = Choice::continues_at(real::dlopen_address());
-    if !is_watching() || file.is_null() {
-        return next;
+pub unsafe extern "C-unwind" fn open(
+    file: *const c_char,
+    mode: c_int,
+    _third: usize,
+    caller: usize,
+) -> Choice {
+    let opened = if is_watching() {
+        // SAFETY: the program's own arguments, as they came.
+        unsafe { open_and_settle(file, mode, caller) }
+    } else {
+        None
+    };
+    opened.map_or_else(|| Choice::continues_at(real::dlopen_address()), Choice::answer)
+}
+
+/// `dlmopen`.
+pub unsafe extern "C-unwind" fn open_in_namespace(
+    namespace: c_long,
+    file: *const c_char,
+    mode: c_int,
+    caller: usize,
+) -> Choice {
+    let mut opened = None;
+    if is_watching() {
+        if namespace == libc::LM_ID_BASE {
+            // SAFETY: the program's own arguments, as they came.
+            opened = unsafe { open_and_settle(file, mode, caller) };
+        } else {
+            errno::keep(|| sandbox::withdraw(Reason::Loaded));
+        }
+    }
+    opened.map_or_else(|| Choice::continues_at(real::dlmopen_address()), Choice::answer)
+}
+
+/// Loads a library, and does what it requires before the caller can call it. `None`: the caller loads it, because the
+/// name means another file for it than for this library. A later lookup in it does what it requires.
+unsafe fn open_and_settle(file: *const c_char, mode: c_int, caller: usize) -> Option<*mut c_void> {
+    if file.is_null() {
+        return None;
     }
     let before = Loaded::before(mode);
     expect(before.as_ref());
     // SAFETY: the program's own name, which the C library reads as well.
     let name = unsafe { CStr::from_ptr(file) }.to_bytes();
-    if name.contains(&b'$') || !name.contains(&b'/') {
-        // The caller's own search path applies. A library that was found by its name is followed by a lookup in it.
-        return next;
+    if name.contains(&b'$') || !name.contains(&b'/') && searches_elsewhere(caller) {
+        return None;
     }
     // SAFETY: the program's own arguments, as they came.
     let opened = unsafe { real::dlopen(file, mode) };
     // Another thread may have looked for it too early.
     expect(before.as_ref());
     settle();
-    Choice::answer(opened)
+    Some(opened)
 }
 
-/// `dlmopen`.
-pub unsafe extern "C" fn open_in_namespace(namespace: c_long, _file: *const c_char, mode: c_int) -> Choice {
-    if is_watching() {
-        if namespace == libc::LM_ID_BASE {
-            expect(Loaded::before(mode).as_ref());
-        } else {
-            errno::keep(|| sandbox::withdraw(Reason::Loaded));
-        }
-    }
-    Choice::continues_at(real::dlmopen_address())
+/// Returns whether the object with this address may search for libraries in other directories than this library does.
+fn searches_elsewhere(caller: usize) -> bool {
+    let (mut is_found, mut is_elsewhere) = (false, false);
+    objects::each(|object| {
+        let is_caller = object.contains(caller);
+        is_found |= is_caller;
+        is_elsewhere |= object
+            .tables()
+            .is_some_and(|tables| tables.has_inherited_path || is_caller && tables.has_own_path);
+        ControlFlow::Continue(())
+    });
+    is_elsewhere || !is_found
 }
 
 /// The objects that are loaded at some moment.
@@ -223,7 +259,7 @@ fn settle_pending() {
     {
         errno::keep(|| hook_from(first, known));
     }
-    errno::keep(inline::examine);
+    errno::keep(inline::examine_loaded);
 }
 
 /// Puts the hooks into the objects from an index on.

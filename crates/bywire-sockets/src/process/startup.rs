@@ -3,13 +3,11 @@
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
-use bywire_pairing::reason::Reason;
-
 use crate::connection::log;
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
 use crate::pairing::offer;
-use crate::process::{exit, fork, golang, inline, io_uring, lifecycle, loading, sandbox};
+use crate::process::{exit, fork, inline, io_uring, lifecycle, loading, sandbox};
 use crate::wakeup::spin;
 
 unsafe extern "C" {
@@ -74,9 +72,9 @@ pub fn begin() {
         );
     }
     pid::note();
-    if golang::is_program() {
-        sandbox::withdraw(Reason::Go);
-    } else {
-        inline::examine();
+    inline::find_go();
+    if log::is_wanted() {
+        // Otherwise nothing would name the reason if the program makes all of its calls by itself.
+        inline::examine_once();
     }
 }

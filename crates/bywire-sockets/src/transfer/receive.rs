@@ -16,6 +16,7 @@ use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
 use crate::pairing::offer;
+use crate::process::inline;
 use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that does not concern the stream. The kernel answers it.
@@ -49,7 +50,7 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
     }
     let mut socket = socket;
     if !socket.is_carried() {
-        offer::consider(&socket);
+        offer::consider(&socket, inline::examine_once);
     }
     loop {
         match socket.carried() {

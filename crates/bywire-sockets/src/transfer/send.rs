@@ -14,6 +14,7 @@ use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::offer;
+use crate::process::inline;
 use crate::transfer::waiting::Waiting;
 
 /// A send by any call. `real` is that call as the program has made it.
@@ -51,7 +52,7 @@ fn send_tracked(
     }
     let mut socket = socket;
     if !socket.is_carried() {
-        offer::consider(&socket);
+        offer::consider(&socket, inline::examine_once);
     }
     loop {
         match socket.carried() {

@@ -93,8 +93,66 @@ fn a_library_with_inline_system_calls_makes_its_program_tcp() {
     }
 }
 
+/// The program looks nothing up after it has loaded the library.
 #[test]
-fn a_program_with_inline_system_calls_is_tcp_from_its_start() {
+fn a_library_that_registers_its_functions_when_it_is_loaded_is_carried() {
+    let pairing = TestService::new();
+    let options = ["-shared", "-fPIC", "-DPLUGIN", "-DREGISTERED"];
+    let (Some(program), Some(plugin)) = (
+        pairing.compiled("lives.c", "lives", &["-pthread", "-rdynamic"]),
+        pairing.compiled("lives.c", "plugin.so", &options),
+    ) else {
+        return;
+    };
+    for name in [plugin.to_str().expect("text"), "plugin.so"] {
+        let before = pairing.status().carried_ever;
+        let mut command = pairing.command(&program, Some(8));
+        command.env("LD_LIBRARY_PATH", plugin.parent().expect("a directory"));
+        assert!(Running::start(command.args(["plugin", "now", name])).end().success(), "{name}");
+        assert_eq!(pairing.status().carried_ever - before, 4, "{name}");
+    }
+}
+
+#[test]
+fn a_library_is_found_in_the_directories_of_its_program() {
+    for tags in ["--enable-new-dtags", "--disable-new-dtags"] {
+        let pairing = TestService::new();
+        let options = ["-shared", "-fPIC", "-DPLUGIN"];
+        let Some(plugin) = pairing.compiled("lives.c", "plugin.so", &options) else { return };
+        let search = format!("-Wl,{tags},-rpath,{}", plugin.parent().expect("a directory").display());
+        let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread", &search]) else { return };
+        let mut command = pairing.command(program, Some(8));
+        assert!(Running::start(command.args(["plugin", "now", "plugin.so"])).end().success(), "{tags}");
+        assert_eq!(pairing.status().carried_ever, 4, "{tags}: {:?}", pairing.status());
+    }
+}
+
+#[test]
+fn flags_that_inline_system_calls_change_hold_for_carried_connections() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread", "-DFLAGS"]) else { return };
+    assert!(Running::start(pairing.command(program, Some(8)).arg("flags")).end().success());
+    let status = pairing.status();
+    assert_eq!(status.carried_ever, 1, "{status:?}");
+    assert!(status.not_carried.iter().all(|(reason, _)| *reason != Reason::Inline), "{status:?}");
+}
+
+#[test]
+fn a_program_without_connections_is_not_examined() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread", "-DINLINE"]) else { return };
+    assert!(Running::start(pairing.command(&program, Some(8)).arg("handlers")).end().success());
+    assert_eq!(pairing.status().not_carried, []);
+    // A file of lines names the reason of each program that cannot be carried.
+    let log = pairing.path("log");
+    let mut command = pairing.command(&program, Some(8));
+    assert!(Running::start(command.arg("handlers").env("BYWIRE_LOG", &log)).end().success());
+    let told = std::fs::read_to_string(&log).expect("a log");
+    assert!(told.contains(" Inline - - 0 0 0 0 "), "{told}");
+}
+
+#[test]
+fn a_program_with_inline_system_calls_is_tcp() {
     let pairing = TestService::new();
     for (options, way, carried) in [(&["-pthread"][..], "carry", 1), (&["-pthread", "-DINLINE"], "talk", 0)] {
         let Some(program) = pairing.compiled("lives.c", "lives", options) else { return };

@@ -10,7 +10,7 @@ use super::{Fabric, Running, groups, said, start};
 use crate::packages::{cached, have, have_file};
 
 /// Starts a server that prints its port, with the library or without.
-fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
+pub fn serve(fabric: &Fabric, words: &[&str], is_carried: bool) -> (Running, String) {
     let mut command = if is_carried { fabric.carried(words) } else { fabric.plain(words) };
     let mut server =
         Running::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts"));
@@ -33,7 +33,7 @@ fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections:
     }
 }
 
-fn meet(
+pub fn meet(
     fabric: &Fabric,
     server: &[&str],
     client: &impl Fn(&str) -> Vec<String>,
@@ -59,7 +59,7 @@ fn meet(
     orphan.end("the client of a killed server ends");
 }
 
-fn source(name: &str) -> String {
+pub fn source(name: &str) -> String {
     format!("{}/tests/suite/sockets/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 

@@ -3,15 +3,18 @@
 
 mod chromium;
 mod filters;
+mod golang;
 mod groups;
 mod iperf3;
 mod laboratory;
 mod languages;
 mod nginx;
 mod openssh;
+mod php_fpm;
 mod postgresql;
 mod redis;
 mod report;
+mod rust;
 mod sanitizers;
 mod service;
 mod suites;

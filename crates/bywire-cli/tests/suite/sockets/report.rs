@@ -202,7 +202,8 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
         let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
         let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
         let said = String::from_utf8_lossy(&output.stderr);
-        let wanted = ": a program in Go calls the kernel by itself, and all of its connections are TCP";
+        let wanted =
+            ": a program or library in Go calls the kernel by itself, and all of its connections are TCP";
         assert!(output.status.success() && said.contains(wanted), "{words:?}: {said}");
         assert!(
             said.starts_with("bywire: 0 of this program's ends of connections were carried, 0 were not\n")
