@@ -6,21 +6,19 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::frame::{ETHERNET_HEADER_BYTES, IPV6_HEADER_BYTES, word};
+use crate::frame::{
+    ETHERNET_HEADER_BYTES, EXTENSION_AUTHENTICATION, EXTENSION_DESTINATION, EXTENSION_FRAGMENT,
+    EXTENSION_HOP_BY_HOP, EXTENSION_ROUTING, EXTENSIONS_MAX, IPV6_HEADER_BYTES, PROTOCOL_ICMPV6, TYPE_ARP,
+    TYPE_IPV4, TYPE_IPV6, TYPE_RARP, TYPE_SERVICE_VLAN, TYPE_VLAN, word,
+};
 
 /// The most addresses that one frame claims: a redirect does.
 pub const CLAIMS_MAX: usize = 3;
 /// More tags than real frames have. Linux strips any number of them whose VLAN is 0.
 const TAGS_MAX: usize = 8;
-/// More extension headers than real packets have.
-const EXTENSIONS_MAX: usize = 8;
 
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_ARP: u16 = 0x0806;
-const TYPE_RARP: u16 = 0x8035;
-const TYPE_IPV6: u16 = 0x86DD;
-/// 802.1Q, 802.1ad, and what switches used before that.
-const TYPES_OF_TAGS: [u16; 5] = [0x8100, 0x88A8, 0x9100, 0x9200, 0x9300];
+/// The types of tags, with those that switches used before 802.1ad.
+const TYPES_OF_TAGS: [u16; 5] = [TYPE_VLAN, TYPE_SERVICE_VLAN, 0x9100, 0x9200, 0x9300];
 /// A smaller type is the length of an 802.3 frame, whose LLC header follows.
 const TYPE_MIN: u16 = 0x0600;
 
@@ -30,13 +28,6 @@ const LLC_SNAP: [u8; 3] = [0xAA, 0xAA, 0x03];
 const LLC_SUSPECTS: [u8; 3] = [0x06, 0x98, 0xAA];
 /// Organisations whose SNAP codes are EtherTypes: RFC 1042 and 802.1H.
 const SNAP_ETHERTYPES: [[u8; 3]; 2] = [[0; 3], [0, 0, 0xF8]];
-
-const EXTENSION_HOP_BY_HOP: u8 = 0;
-const EXTENSION_ROUTING: u8 = 43;
-const EXTENSION_FRAGMENT: u8 = 44;
-const EXTENSION_AUTHENTICATION: u8 = 51;
-const EXTENSION_DESTINATION: u8 = 60;
-const PROTOCOL_ICMPV6: u8 = 58;
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;

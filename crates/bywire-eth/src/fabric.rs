@@ -9,10 +9,9 @@
 //! addresses of a node follow from that. Packets between machines are lost one by one, so superframes for such a peer
 //! are cut where their segments end, and a datagram fits into a packet if its segment does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
@@ -21,32 +20,26 @@ use bywire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::address::{MacAddress, PLACES};
+use crate::address::MacAddress;
 use crate::announced::{ADDRESSES_MAX, Announced};
 use crate::backlog::{Backlog, HOLD_BACK_MS};
 use crate::drops::{Cause, Drops};
-use crate::frame::{HEADER_BYTES_MAX, Layout};
 use crate::geometry::geometry;
 use crate::offload::Descriptor;
 use crate::order::{Join, Node, PeerReport, Traffic};
-use crate::reassembly::{self, Reassembled, Reassembler};
-use crate::segment::Cutter;
-use crate::switch::{Attachment, Switch, SwitchPortId};
+pub use crate::peer_port::PEERS_MAX;
+use crate::peer_port::{Machines, PeerPort};
+use crate::reassembly::{Reassembled, Reassembler};
+use crate::switch::{Switch, SwitchPortId};
 
-/// The most processes that one process connects to.
-pub const PEERS_MAX: usize = 256;
 /// The most interfaces of one peer.
 const INTERFACES_MAX: usize = 1024;
 /// Events without a frame that one call of [`Fabric::poll`] handles.
 const EVENTS: usize = 64;
 /// The longest name of an interface or a node that is accepted.
 const LABEL_BYTES_MAX: usize = 320;
-/// The longest datagram that fits into one encrypted packet on a path of 1500 bytes, beside an acknowledgement.
-const PACKET_BYTES: usize = 1376;
 /// The user of every process that carries frames. Its node vouches for the user of a peer on another machine.
 const USER: &str = "root";
-/// Address conflicts of one peer that are kept for reports.
-const CONFLICTS_MAX: usize = 16;
 /// Interfaces in one introduction. With the longest names, they fit into the shortest datagram.
 const INTRODUCED_MAX: usize = 32;
 /// The delay before lost peers are sought again, at first and at most. Each attempt doubles it.
@@ -108,7 +101,7 @@ pub struct Fabric {
     nodes: Vec<Node>,
     /// True when processes of other machines may connect.
     is_reachable: bool,
-    peers: HashMap<Peer, PeerState>,
+    peers: HashMap<Peer, PeerPort>,
     machines: Machines,
     peer_of_port: Vec<Option<Peer>>,
     interfaces: Vec<Announced>,
@@ -119,48 +112,6 @@ pub struct Fabric {
     reconnect_at: Option<Instant>,
     reconnect_after: Duration,
 }
-
-/// A connected peer process, or one that is being connected to.
-#[derive(Debug)]
-struct PeerState {
-    switch_port: SwitchPortId,
-    began_here: bool,
-    is_connected: bool,
-    name: PortName,
-    /// The other machine that it runs on.
-    machine: Option<Machine>,
-    node: String,
-    interfaces: Vec<Announced>,
-    /// The interfaces of its current introduction, until that is complete.
-    introduced: Vec<Announced>,
-    /// The next of our interfaces to introduce; `None` when the peer knows them all.
-    next_to_introduce: Option<usize>,
-    /// The longest datagram that both sides accept.
-    datagram_bytes_max: usize,
-    conflicts: Vec<String>,
-    /// Datagrams to it that found no room.
-    backlog: Backlog,
-    /// A frame from it that comes in parts and is not complete.
-    reassembler: Reassembler,
-    sent: Traffic,
-    received: Traffic,
-    drops: Drops,
-    held_back: u64,
-}
-
-/// A node of the fabric.
-#[derive(Debug)]
-struct Machine {
-    /// Its name, for which the node service vouches.
-    name: String,
-    /// The addresses that its interfaces may have.
-    addresses: Rc<HashSet<MacAddress>>,
-}
-
-/// The addresses of machines that were met. Each machine's take a thousand hashes, so one that connects again and again does not
-/// have them computed every time.
-#[derive(Debug, Default)]
-struct Machines(HashMap<String, Rc<HashSet<MacAddress>>>);
 
 /// The switch port of a peer's place: ports to the fabric have odd numbers.
 const fn switch_port_of(place: usize) -> SwitchPortId {
@@ -237,7 +188,7 @@ impl Fabric {
         });
         for address in local.chain(remote).collect::<Vec<_>>() {
             let machine = Some(&address.node).filter(|node| *node != LOCAL);
-            let is_known = |state: &PeerState| state.machine_name() == machine && state.name == address.port;
+            let is_known = |state: &PeerPort| state.machine_name() == machine && state.name == address.port;
             if self.peers.values().any(is_known) {
                 continue;
             }
@@ -321,52 +272,22 @@ impl Fabric {
                     }
                 }
                 Event::Room { peer, priority: Priority::High } => self.send_introduction(peer),
-                Event::Room { peer, priority: Priority::Low } => self.drain_backlog(peer),
+                Event::Room { peer, priority: Priority::Low } => {
+                    if let Some(state) = self.peers.get_mut(&peer) {
+                        state.drain_backlog(&mut self.port, peer);
+                    }
+                }
                 _ => {}
             }
         }
         None
     }
 
-    /// Sends `packet`, a descriptor and a frame, to a port's process. If a superframe is too long for one datagram,
-    /// it is cut at the ends of its segments and goes in several. Any other frame that is too long goes in parts. The
-    /// packet serves as scratch memory and is restored afterwards.
+    /// Sends `packet`, a descriptor and a frame, to a port's process. The packet serves as scratch memory and is restored afterwards.
     pub fn send(&mut self, switch_port: SwitchPortId, descriptor: Descriptor, packet: &mut [u8]) {
         let Some(peer) = self.peer_of_port.get(switch_port / 2).copied().flatten() else { return };
-        let Some(state) = self.peers.get_mut(&peer) else { return };
-        let port = &mut self.port;
-        let longest = state.longest_datagram(descriptor, packet);
-        if packet.len() <= longest {
-            return match state.send_or_queue(port, peer, packet, false) {
-                Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
-                Err(cause) => state.drops.count(cause),
-            };
-        }
-        let frame = &packet[Descriptor::BYTES..];
-        let headers = &frame[..frame.len().min(HEADER_BYTES_MAX)];
-        let room = longest.saturating_sub(Descriptor::BYTES);
-        let Ok(mut pieces) = Cutter::new(descriptor, headers, frame.len(), room) else {
-            return match state.send_parts(port, peer, packet) {
-                Ok(()) => state.sent.count(packet.len(), descriptor.kind.is_superframe()),
-                Err(cause) => state.drops.count(cause),
-            };
-        };
-        while let Some(piece) = pieces.next_piece() {
-            // A piece's headers go right before its payload, over the end of the previous piece, which has been sent.
-            let payload = piece.payload.start + Descriptor::BYTES..piece.payload.end + Descriptor::BYTES;
-            let start = payload.start - piece.headers.len() - Descriptor::BYTES;
-            let mut kept = [0; HEADER_BYTES_MAX + Descriptor::BYTES];
-            let kept = &mut kept[..payload.start - start];
-            kept.copy_from_slice(&packet[start..payload.start]);
-            packet[start..start + Descriptor::BYTES].copy_from_slice(&piece.descriptor.to_bytes());
-            packet[start + Descriptor::BYTES..payload.start].copy_from_slice(piece.headers);
-            let is_superframe = piece.descriptor.kind.is_superframe();
-            let is_followed = payload.end < packet.len();
-            match state.send_or_queue(port, peer, &packet[start..payload.end], is_followed) {
-                Ok(()) => state.sent.count(payload.end - start, is_superframe),
-                Err(cause) => state.drops.count(cause),
-            }
-            packet[start..payload.start].copy_from_slice(kept);
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.send(&mut self.port, peer, descriptor, packet);
         }
     }
 
@@ -388,25 +309,6 @@ impl Fabric {
         }
     }
 
-    /// Sends a peer's waiting datagrams after it has made room.
-    fn drain_backlog(&mut self, peer: Peer) {
-        let Some(state) = self.peers.get_mut(&peer) else { return };
-        let port = &mut self.port;
-        let drops = &mut state.drops;
-        let is_all = state.backlog.drain(|datagram| {
-            match bywire::send_followed_datagram(port, peer, Priority::Low, datagram) {
-                Ok(has_gone) => has_gone,
-                Err(_) => {
-                    drops.count(Cause::TargetDown);
-                    true
-                }
-            }
-        });
-        if !is_all {
-            state.await_room(port, peer);
-        }
-    }
-
     /// Counts a frame that came from a port and was dropped.
     pub fn drop_from(&mut self, switch_port: SwitchPortId, cause: Cause) {
         if let Some(state) = self.state_of(switch_port) {
@@ -414,7 +316,7 @@ impl Fabric {
         }
     }
 
-    fn state_of(&mut self, switch_port: SwitchPortId) -> Option<&mut PeerState> {
+    fn state_of(&mut self, switch_port: SwitchPortId) -> Option<&mut PeerPort> {
         let peer = self.peer_of_port.get(switch_port / 2).copied().flatten()?;
         self.peers.get_mut(&peer)
     }
@@ -511,7 +413,7 @@ impl Fabric {
             (None, None) => (Address::local(0), false),
         };
         let machine = is_remote.then(|| self.machines.machine(&self.join.network, told.node));
-        let state = PeerState {
+        let state = PeerPort {
             switch_port: switch_port_of(place),
             began_here,
             is_connected: !began_here,
@@ -533,7 +435,7 @@ impl Fabric {
         self.peers.insert(peer, state);
     }
 
-    fn remove_peer(&mut self, peer: Peer, switch: &mut Switch) -> Option<PeerState> {
+    fn remove_peer(&mut self, peer: Peer, switch: &mut Switch) -> Option<PeerPort> {
         let state = self.peers.remove(&peer)?;
         switch.remove(state.switch_port);
         self.peer_of_port[state.switch_port / 2] = None;
@@ -622,9 +524,9 @@ impl Fabric {
     }
 
     /// Other connections to the same process.
-    fn twins_of(&self, peer: Peer) -> impl Iterator<Item = (Peer, &PeerState)> {
+    fn twins_of(&self, peer: Peer) -> impl Iterator<Item = (Peer, &PeerPort)> {
         let state = self.peers.get(&peer);
-        let is_same = move |other: &Peer, its: &PeerState| {
+        let is_same = move |other: &Peer, its: &PeerPort| {
             state.is_some_and(|state| {
                 *other != peer
                     && its.name == state.name
@@ -655,111 +557,6 @@ impl Fabric {
     }
 }
 
-impl Machines {
-    /// The machine of a name, for which the node service vouches.
-    fn machine(&mut self, network: &str, name: String) -> Machine {
-        if self.0.len() >= PEERS_MAX {
-            self.0.retain(|_, addresses| Rc::strong_count(addresses) > 1);
-        }
-        let compute = || (0..PLACES).map(|place| MacAddress::of_place(network, &name, place)).collect();
-        let addresses = self.0.entry(name.clone()).or_insert_with(|| Rc::new(compute())).clone();
-        Machine { name, addresses }
-    }
-}
-
-impl PeerState {
-    /// The other machine that it runs on.
-    fn machine_name(&self) -> Option<&String> {
-        self.machine.as_ref().map(|machine| &machine.name)
-    }
-
-    /// The longest datagram for a packet. To another machine, a superframe goes in datagrams of one packet, or of one
-    /// segment if that is longer.
-    fn longest_datagram(&self, descriptor: Descriptor, packet: &[u8]) -> usize {
-        if self.machine.is_none() || !descriptor.kind.is_superframe() {
-            return self.datagram_bytes_max;
-        }
-        let headers = packet.get(Descriptor::BYTES..).unwrap_or_default();
-        let headers_bytes = Layout::parse(headers).map_or(0, |layout| layout.payload_offset);
-        let segment_bytes = Descriptor::BYTES + headers_bytes + usize::from(descriptor.segment_bytes);
-        PACKET_BYTES.max(segment_bytes).min(self.datagram_bytes_max)
-    }
-
-    /// What its switch port leads to. Only the fabric's keeper decides who may have hosts behind bridges.
-    fn attachment(&self, nodes: &[Node]) -> Attachment {
-        match self.machine_name() {
-            None => Attachment::Fabric,
-            Some(name) => {
-                Attachment::Node { is_bridge: nodes.iter().any(|node| node.name == *name && node.is_bridge) }
-            }
-        }
-    }
-
-    /// Makes the peer's interfaces reachable, and no others.
-    fn make_reachable(&mut self, switch: &mut Switch, nodes: &[Node]) {
-        switch.lead_to_fabric(self.switch_port, self.attachment(nodes));
-        self.conflicts.clear();
-        for interface in &self.interfaces {
-            let mac = MacAddress(interface.mac);
-            let is_foreign = self.machine.as_ref().is_some_and(|machine| !machine.addresses.contains(&mac));
-            let is_refused = is_foreign || mac.is_multicast() || !switch.announce(self.switch_port, mac);
-            let mut foreign = is_refused.then(|| mac.to_string());
-            for ip in interface.addresses.iter().filter(|_| !is_refused) {
-                if !switch.announce_ip(self.switch_port, *ip) {
-                    foreign = Some(ip.to_string());
-                }
-            }
-            if let Some(foreign) = foreign.filter(|_| self.conflicts.len() < CONFLICTS_MAX) {
-                self.conflicts
-                    .push(format!("{} has the address {foreign}, which is somebody else's", interface.label));
-            }
-        }
-    }
-
-    /// Sends a datagram, or keeps it until there is room. `is_followed`: the next one follows at once.
-    fn send_or_queue(
-        &mut self,
-        port: &mut Port,
-        peer: Peer,
-        datagram: &[u8],
-        is_followed: bool,
-    ) -> Result<(), Cause> {
-        if self.backlog.is_empty() {
-            let sent = match is_followed {
-                true => bywire::send_followed_datagram(port, peer, Priority::Low, datagram),
-                false => port.send_datagram(peer, Priority::Low, datagram),
-            };
-            match sent {
-                Ok(true) => {
-                    self.backlog.note_taken(datagram.len());
-                    return Ok(());
-                }
-                Ok(false) => self.await_room(port, peer),
-                Err(_) => return Err(Cause::TargetDown),
-            }
-        }
-        if self.backlog.push(datagram) { Ok(()) } else { Err(Cause::TargetFull) }
-    }
-
-    /// Sends a descriptor and a frame in as many datagrams as needed.
-    fn send_parts(&mut self, port: &mut Port, peer: Peer, packet: &[u8]) -> Result<(), Cause> {
-        let part_bytes = self.datagram_bytes_max.saturating_sub(reassembly::HEADER_BYTES).max(1);
-        for (number, part) in packet.chunks(part_bytes).enumerate() {
-            let header = reassembly::header(number * part_bytes, packet.len());
-            let is_followed = (number + 1) * part_bytes < packet.len();
-            self.send_or_queue(port, peer, &[&header[..], part].concat(), is_followed)?;
-        }
-        Ok(())
-    }
-
-    /// Notes that the peer has no room, and asks the port to report new room.
-    fn await_room(&mut self, port: &mut Port, peer: Peer) {
-        self.backlog.note_full(Instant::now());
-        // An error means that the peer has ended. The port reports that next.
-        let _ = port.await_room(peer, Priority::Low);
-    }
-}
-
 /// Could a lost peer be reached again? A process of this machine that has ended connects to us when it starts again. So
 /// does one of another machine, but that machine may only have been out of reach.
 fn may_return(reason: DisconnectReason, is_remote: bool) -> bool {
@@ -786,22 +583,4 @@ fn others(join: &Join, directory: &Path) -> Vec<PortName> {
     let names = names.filter(|name| name.starts_with(&prefix) && name.ends_with(&suffix));
     let names = names.map(|name| name.trim_end_matches(".port").to_owned());
     names.filter(|name| *name != own).filter_map(|name| name.parse().ok()).take(PEERS_MAX).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_a_machine_are_computed_once_and_kept_for_a_bounded_number() {
-        let mut machines = Machines::default();
-        let first = machines.machine("default", "web1".to_owned());
-        assert!(first.addresses.contains(&MacAddress::of_place("default", "web1", PLACES - 1)));
-        for number in 0..PEERS_MAX + 10 {
-            let _gone = machines.machine("default", format!("gone{number}"));
-        }
-        assert!(machines.0.len() <= PEERS_MAX);
-        let again = machines.machine("default", "web1".to_owned());
-        assert!(Rc::ptr_eq(&first.addresses, &again.addresses), "one that is met is kept");
-    }
 }

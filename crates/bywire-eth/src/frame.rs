@@ -16,12 +16,15 @@ pub const HEADER_BYTES_MAX: usize = 256;
 /// 802.1ad allows a service tag and a customer tag.
 const VLAN_TAGS_MAX: usize = 2;
 /// More extension headers than real packets have. It bounds the cost of a chain of empty ones.
-const EXTENSIONS_MAX: usize = 8;
+pub(crate) const EXTENSIONS_MAX: usize = 8;
 
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_IPV6: u16 = 0x86DD;
-const TYPE_VLAN: u16 = 0x8100;
-const TYPE_SERVICE_VLAN: u16 = 0x88A8;
+pub(crate) const TYPE_IPV4: u16 = 0x0800;
+pub(crate) const TYPE_ARP: u16 = 0x0806;
+pub(crate) const TYPE_RARP: u16 = 0x8035;
+pub(crate) const TYPE_IPV6: u16 = 0x86DD;
+/// 802.1Q and 802.1ad.
+pub(crate) const TYPE_VLAN: u16 = 0x8100;
+pub(crate) const TYPE_SERVICE_VLAN: u16 = 0x88A8;
 
 pub(crate) const IPV6_HEADER_BYTES: usize = 40;
 const UDP_HEADER_BYTES: usize = 8;
@@ -29,6 +32,7 @@ const TCP_HEADER_BYTES: usize = 20;
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
+pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 /// Bits of the TCP header's byte 13.
 pub(crate) const TCP_FIN: u8 = 0x01;
 pub(crate) const TCP_SYN: u8 = 0x02;
@@ -38,9 +42,11 @@ pub(crate) const TCP_ACK: u8 = 0x10;
 pub(crate) const TCP_URG: u8 = 0x20;
 pub(crate) const TCP_CWR: u8 = 0x80;
 
-const EXTENSION_HOP_BY_HOP: u8 = 0;
-const EXTENSION_ROUTING: u8 = 43;
-const EXTENSION_DESTINATION: u8 = 60;
+pub(crate) const EXTENSION_HOP_BY_HOP: u8 = 0;
+pub(crate) const EXTENSION_ROUTING: u8 = 43;
+pub(crate) const EXTENSION_FRAGMENT: u8 = 44;
+pub(crate) const EXTENSION_AUTHENTICATION: u8 = 51;
+pub(crate) const EXTENSION_DESTINATION: u8 = 60;
 
 /// The protocol behind the Ethernet header and its tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,6 +67,7 @@ pub mod metrics;
 pub mod network;
 pub mod offload;
 pub mod order;
+mod peer_port;
 pub mod probe;
 mod reassembly;
 pub mod rejection;

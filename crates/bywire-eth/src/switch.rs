@@ -24,8 +24,6 @@ pub const LEARNED_MAX: usize = 4096;
 pub const LEARNED_MS: u64 = 300_000;
 /// The interval between searches for expired addresses while the table is full.
 const SWEEP_MS: u64 = 1000;
-/// The bytes at the start of a frame that decide where it goes.
-pub const ADDRESSES_BYTES: usize = 12;
 
 /// What a port of the switch leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

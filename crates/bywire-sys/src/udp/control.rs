@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 /// From include/uapi/linux/udp.h.
 const UDP_SEGMENT: i32 = 103;
-const UDP_GRO: i32 = 104;
+pub(super) const UDP_GRO: i32 = 104;
 
 /// The bytes before the data, which are aligned like them.
 const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();

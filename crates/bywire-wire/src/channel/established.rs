@@ -3,11 +3,11 @@
 use crate::batch::Batch;
 use crate::connection::{Connection, Receipt};
 use crate::keys::{Security, Side};
+use crate::path::Path;
 use crate::size::BASE_BYTES;
 
-use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS};
+use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS, SILENT_NS};
 use super::out::Out;
-use super::path::Path;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
 
@@ -25,6 +25,10 @@ pub struct Channel {
     pub heard_ns: u64,
     /// The time since which an answer has been missing.
     pub asked_ns: Option<u64>,
+    /// The path of the channel before it in the session, if that was another one.
+    pub path_before: Option<Path>,
+    /// Packets of the channels before it in the session, as [`Self::sent_and_lost`] counts them.
+    pub sent_and_lost_before: [u64; 2],
 }
 
 impl Channel {
@@ -68,7 +72,31 @@ impl Channel {
     /// The packets that have left, and how many were lost on the way.
     pub fn sent_and_lost(&self) -> [u64; 2] {
         let counts = self.connection.counts();
-        [counts.sent, counts.lost_on_the_way()]
+        let [sent, lost] = self.sent_and_lost_before;
+        [sent + counts.sent, lost + counts.lost_on_the_way()]
+    }
+
+    /// Takes the place of a channel of the same session. What is known of a path that works stays known.
+    pub fn follow(&mut self, before: &mut Self) {
+        self.sent_and_lost_before = before.sent_and_lost();
+        let asked_ago_ns = before.asked_ns.map(|asked_ns| self.began_ns.saturating_sub(asked_ns));
+        let is_silent = asked_ago_ns.is_some_and(|ago_ns| ago_ns >= SILENT_NS);
+        if !self.path.is_like(before.path) {
+            self.path_before = Some(before.path);
+        } else if !is_silent {
+            self.connection.continue_path(&mut before.connection);
+        }
+    }
+
+    /// Notes where an authentic packet came from. Somebody who sees a hello can repeat it from an address of his own, and pass the
+    /// answer on: the channel is there then, although the peer is where it was. Its packets still come from there, and that
+    /// address was proved before. Returns whether the channel has returned there.
+    pub fn return_to(&mut self, from: Path) -> bool {
+        let before = self.path_before.take_if(|before| before.peer == from.peer);
+        if before.is_some() {
+            self.path = from;
+        }
+        before.is_some()
     }
 
     /// Hands out the packets that have to leave, and returns their number.

@@ -10,6 +10,7 @@ use crate::handshake::macs::{MAC_BYTES, MacKey};
 use crate::handshake::{self, Greeting, HandshakePayload, KEY_BYTES, PublicKey, ReadHello, cookie};
 use crate::keys::{Secret, Security, Side};
 use crate::packet::Header;
+use crate::path::Path;
 use crate::planted::{self, Bug};
 use crate::random::{Random, draw};
 use crate::size::BASE_BYTES;
@@ -18,13 +19,12 @@ use super::attempt::{
     ADDRESSES_MAX, ANSWERS_MAX, Attempt, CANDIDATE_KEPT_NS, CANDIDATE_NS, CANDIDATES_MAX, Candidate, Retries,
     TRIES_SLOW, drop_candidates,
 };
-use super::echo::{self, Echo};
+use super::echo;
 use super::established::Channel;
 use super::incarnations::Incarnations;
 use super::limits::{
     CONNECT_NS, IDLE_NS, KEYS_NS_MAX, KEYS_OVERLAP_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS,
 };
-use super::path::Path;
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
@@ -210,8 +210,7 @@ impl Peer {
 
     pub fn status(&self) -> Status {
         let channel = self.current.as_ref().map(|channel| ChannelStatus {
-            address: channel.path.peer,
-            local: channel.path.local,
+            path: channel.path,
             boot_id: channel.session.incarnation.boot_id,
             incarnation: channel.session.incarnation.number,
             security: channel.security,
@@ -402,6 +401,8 @@ impl Peer {
             began_ns: now_ns,
             heard_ns: now_ns,
             asked_ns: None,
+            path_before: None,
+            sent_and_lost_before: [0; 2],
         }
     }
 
@@ -560,6 +561,9 @@ impl Peer {
     ) {
         if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
             if channel.receive(now_ns, packet, &mut self.counts) {
+                if channel.return_to(from) {
+                    shared.events.push_back(Event::Moved { node: self.node, path: from });
+                }
                 // It is not silent, so no other channel is needed.
                 if self.is_trying_elsewhere() {
                     self.stop_trying(shared);
@@ -617,14 +621,15 @@ impl Peer {
         if !is_same {
             self.begin_session(&channel, shared);
         } else if old_path.is_some_and(|old| old != path) {
-            shared.events.push_back(Event::Moved { node, address: path.peer });
+            shared.events.push_back(Event::Moved { node, path });
         }
-        if let Some(channel) = old.filter(|_| is_same) {
+        if let Some(mut old) = old.filter(|_| is_same) {
+            channel.follow(&mut old);
             // Packets under way are not lost.
-            shared.numbers.insert(channel.number, node);
+            shared.numbers.insert(old.number, node);
             let overlap_ns = if planted::is(Bug::OldKeysKept) { KEYS_NS_MAX } else { KEYS_OVERLAP_NS };
             let until_ns = began_ns.saturating_add(overlap_ns);
-            self.previous = Some(Previous { channel, until_ns });
+            self.previous = Some(Previous { channel: old, until_ns });
         }
         let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
         if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {
@@ -642,8 +647,8 @@ impl Peer {
             let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
             shared.events.push_back(Event::Down { node: self.node, reason });
         }
-        let (node, address) = (self.node, channel.path.peer);
-        shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
+        let (node, path) = (self.node, channel.path);
+        shared.events.push_back(Event::Up { node, boot_id, incarnation: number, path });
     }
 
     /// Notes the present incarnation, and drops the hellos of earlier ones.
@@ -679,11 +684,11 @@ impl Peer {
                 shared.events.push_back(Event::Message { node: self.node, bytes });
             }
             while let Some(datagram) = old.pop_datagram() {
-                take_echo(self.node, datagram.bytes, connection, events_max, shared);
+                echo::take(self.node, datagram.bytes, connection, events_max, shared);
             }
         }
         while let Some(datagram) = connection.pop_datagram() {
-            take_echo(self.node, datagram.bytes, connection, events_max, shared);
+            echo::take(self.node, datagram.bytes, connection, events_max, shared);
         }
         let before = shared.events.len();
         loop {
@@ -709,6 +714,10 @@ impl Peer {
     /// Checks whether the channel has ended.
     pub fn look_at_end(&mut self, now_ns: u64, shared: &mut Shared) {
         let Some(channel) = &mut self.current else { return };
+        // An end that closes in the middle of a renewal does not have the new keys.
+        let before = self.previous.as_mut().map(|previous| &mut previous.channel);
+        let is_closed = |before: &&mut Channel| matches!(before.connection.state(), State::ClosedByPeer(_));
+        let channel = before.filter(is_closed).unwrap_or(channel);
         let reason = match channel.connection.state() {
             State::Open => return,
             State::ClosedByPeer(REASON_CLOSED) => DownReason::Closed,
@@ -765,25 +774,5 @@ impl Peer {
         if let Some(attempt) = self.attempt.take() {
             shared.numbers.remove(&attempt.number);
         }
-    }
-}
-
-/// Answers an echo request, or reports a reply.
-fn take_echo(
-    node: PublicKey,
-    bytes: Vec<u8>,
-    connection: &mut Connection<Vec<u8>>,
-    events_max: usize,
-    shared: &mut Shared,
-) {
-    match echo::read(bytes) {
-        // A reply without room is lost, as it could be on the network.
-        Some(Echo::Request(reply)) => {
-            let _ = connection.send_datagram(Lane::Low, &reply);
-        }
-        Some(Echo::Reply(number)) if shared.events.len() < events_max => {
-            shared.events.push_back(Event::Echo { node, number });
-        }
-        _ => {}
     }
 }
