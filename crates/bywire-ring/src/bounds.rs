@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn a_larger_buffer_always_gives_room_until_the_ring_is_full() {
         // Of 4 MiB three quarters count, as much as the kernel gives a sender that has set nothing.
-        let windows = [1 << 20, 2 << 20, 4 << 20, 5 << 20, 6 << 20].map(|buffer| window(sends(buffer, 0), 0, RING));
+        let windows =
+            [1 << 20, 2 << 20, 4 << 20, 5 << 20, 6 << 20].map(|buffer| window(sends(buffer, 0), 0, RING));
         assert!(windows.is_sorted_by(|less, more| less < more), "{windows:?}");
         assert_eq!(windows.last(), Some(&RING));
     }

@@ -209,6 +209,14 @@ fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
 fn single_calls_return_what_they_return_over_tcp() {
     same(
         "calls.c",
-        &[&["peeks"], &["no_times"], &["inherit_no_time"], &["lengths"], &["messages"], &["nothing"]],
+        &[
+            &["peeks"],
+            &["no_times"],
+            &["inherit_no_time"],
+            &["lengths"],
+            &["messages"],
+            &["nothing"],
+            &["waits"],
+        ],
     );
 }
