@@ -11,7 +11,7 @@
 /* Lengths and addresses that a compiler would refuse if it knew them. */
 static volatile size_t longest = SIZE_MAX, half_of_all = SSIZE_MAX;
 static volatile int less = -1;
-static void *volatile low = (void *)8;
+static void *volatile low = (void *)8, *volatile nowhere = NULL;
 
 static long number;
 
@@ -604,6 +604,13 @@ static void nothing(void) {
             send_here("0123456789");
         }
     }
+    struct iovec missing[2] = {{bytes, 2}, {NULL, 2}}, first[2] = {{NULL, 2}, {bytes, 2}};
+    SAY(read(server, nowhere, 3));
+    SAY(recv(server, nowhere, 3, MSG_PEEK));
+    SAY(readv(server, first, 2));
+    SAY(write(client, nowhere, 3));
+    SAY(writev(client, first, 2));
+    SAY(writev(client, missing, 2));
     SAY(recv(server, NULL, 3, MSG_TRUNC));
     SAY(recv(server, NULL, 3, MSG_TRUNC | MSG_PEEK));
     SAY(recv(server, bytes, 16, MSG_WAITALL | MSG_DONTWAIT));
@@ -717,6 +724,47 @@ static void left(void) {
     }
 }
 
+/* Waits by the numbers of their calls: the kernel checks the length of a mask, and stores the time that is left. */
+static void waits_by_number(void) {
+    struct pollfd file = {server, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    struct timespec *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fd_set files;
+    sigset_t none;
+    struct {
+        const sigset_t *mask;
+        size_t length;
+    } right = {&none, 8}, wrong = {&none, 128};
+    int set = epoll_create1(0);
+    sigemptyset(&none);
+    epoll_ctl(set, EPOLL_CTL_ADD, server, &event);
+    for (int turn = 0; turn < 2; turn++) {
+        struct timespec polled = {0, 100000000}, selected = polled, set_aside = polled, zero = {0, 0};
+        *fixed = polled;
+        mprotect(fixed, 4096, PROT_READ);
+        FD_ZERO(&files);
+        FD_SET(server, &files);
+        SAY(syscall(SYS_ppoll, &file, 1, &polled, &none, 8));
+        SAY(polled.tv_nsec > 0 && polled.tv_nsec < 100000000);
+        SAY(syscall(SYS_pselect6, server + 1, &files, NULL, NULL, &selected, &right));
+        SAY(selected.tv_nsec > 0 && selected.tv_nsec < 100000000);
+        SAY(syscall(SYS_epoll_pwait2, set, &event, 1, &set_aside, &none, 8));
+        SAY(set_aside.tv_nsec);
+        SAY(syscall(SYS_ppoll, &file, 1, fixed, NULL, 0));
+        SAY(syscall(SYS_ppoll, &file, 1, &zero, &none, 128));
+        SAY(syscall(SYS_pselect6, server + 1, &files, NULL, NULL, &zero, &wrong));
+        SAY(syscall(SYS_pselect6, server + 1, &files, NULL, NULL, &zero, low));
+        SAY(syscall(SYS_epoll_pwait, set, &event, 1, 0, &none, 128));
+        SAY(syscall(SYS_epoll_pwait2, set, &event, 1, &zero, &none, 128));
+        mprotect(fixed, 4096, PROT_READ | PROT_WRITE);
+        if (turn == 0) {
+            send_here("bytes");
+        }
+    }
+    munmap(fixed, 4096);
+    close(set);
+}
+
 static void on_ends(void (*act)(void)) {
     alarm(60);
     listen_here();
@@ -750,6 +798,8 @@ int main(int count, char **words) {
         on_ends(lengths);
     } else if (strcmp(name, "messages") == 0) {
         on_ends(messages);
+    } else if (strcmp(name, "waits") == 0) {
+        on_ends(waits_by_number);
     } else if (strcmp(name, "nothing") == 0) {
         on_ends(nothing);
     } else {

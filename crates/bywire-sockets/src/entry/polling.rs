@@ -8,7 +8,7 @@ use super::data::is_valid_time;
 use super::take_over;
 use crate::epoll::wait::Wait;
 use crate::os::user_access::are_readable;
-use crate::os::{errno, own_call, real};
+use crate::os::{errno, kernel, own_call, real};
 use crate::polling::{poll as polling, select as selecting};
 
 take_over! {
@@ -139,6 +139,62 @@ fn check_time(timeout: *const timespec) -> Result<(), c_int> {
         true if timeout.is_null() || own_call::are_over() || is_valid_time(timeout) => Ok(()),
         true => Err(libc::EINVAL),
     }
+}
+
+/// The length of the kernel's masks.
+const MASK_BYTES: usize = 8;
+
+/// Whether a call by its number has no mask, or one of the kernel's length.
+pub fn is_mask(mask: usize, length: usize) -> bool {
+    mask == 0 || length == MASK_BYTES
+}
+
+/// The mask of a `pselect6` by its number, whose last argument points to the mask and its length. `None`: the kernel
+/// has the error.
+///
+/// # Safety
+/// `pack` must be the program's own argument.
+pub unsafe fn packed_mask(pack: *const [usize; 2]) -> Option<*const sigset_t> {
+    if pack.is_null() {
+        return Some(core::ptr::null());
+    }
+    if own_call::are_over() || !are_readable(pack, 1) {
+        return None;
+    }
+    // SAFETY: it can be read, as was just checked.
+    let [mask, length] = unsafe { pack.read_unaligned() };
+    is_mask(mask, length).then_some(mask as *const sigset_t)
+}
+
+/// Stores the time that is left after a wait by its number, as the kernel does. The C library's functions hide that.
+///
+/// # Safety
+/// `timeout` must be the program's own argument.
+pub unsafe fn storing_left(timeout: *mut timespec, wait: impl FnOnce() -> c_int) -> c_int {
+    if own_call::are_over() || check_time(timeout).is_err() {
+        return wait();
+    }
+    // SAFETY: null, or a time that can be read, as was just checked.
+    let Some(given) = (unsafe { polling::nanoseconds(timeout) }).filter(|given| *given > 0) else {
+        return wait();
+    };
+    let began = kernel::now_ns();
+    let status = wait();
+    errno::keep(|| {
+        let Some(_own) = own_call::begin() else { return };
+        let left = given.saturating_sub(kernel::now_ns().saturating_sub(began));
+        let time = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        // A time in memory that cannot be written stays as it is. The kernel, which writes another time there first,
+        // finds out.
+        // SAFETY: the kernel checks the address. If it can write there, so can this thread.
+        unsafe {
+            let clock = libc::CLOCK_MONOTONIC as usize;
+            if real::syscall(libc::SYS_clock_gettime, clock, timeout as usize, 0, 0, 0, 0) == 0 {
+                timeout.write_unaligned(time);
+            }
+        }
+    });
+    status
 }
 
 fn of_milliseconds(timeout_ms: c_int) -> Option<u64> {

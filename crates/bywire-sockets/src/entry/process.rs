@@ -473,17 +473,23 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
             libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
             libc::SYS_epoll_wait => polling::epoll_wait(fd, b as _, c as _, d as _).into(),
             libc::SYS_poll => polling::poll(a as _, b as _, c as _).into(),
+            // The kernel has the error for a mask of another length.
+            libc::SYS_ppoll if !polling::is_mask(d, e) => real(),
+            libc::SYS_epoll_pwait | SYS_EPOLL_PWAIT2 if !polling::is_mask(e, f) => real(),
             // The kernel's masks are the first eight bytes of the C library's, which passes no more of them on.
-            libc::SYS_ppoll => polling::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_ppoll => {
+                polling::storing_left(c as _, || polling::ppoll(a as _, b as _, c as _, d as _)).into()
+            }
             libc::SYS_epoll_pwait => polling::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
             SYS_EPOLL_PWAIT2 => polling::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_select => polling::select(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_pselect6 => {
-                // The last argument points to the mask and its length.
-                let mask =
-                    (f as *const *const libc::sigset_t).as_ref().map_or(core::ptr::null(), |mask| *mask);
-                polling::pselect(fd, b as _, c as _, d as _, e as _, mask).into()
-            }
+            libc::SYS_pselect6 => match polling::packed_mask(f as _) {
+                None => real(),
+                Some(mask) => polling::storing_left(e as _, || {
+                    polling::pselect(fd, b as _, c as _, d as _, e as _, mask)
+                })
+                .into(),
+            },
             libc::SYS_prctl => {
                 sandbox::before_prctl(fd, b, c);
                 real()

@@ -83,6 +83,28 @@ impl<'a> Buffers<'a> {
         sum.min(self.limit)
     }
 
+    /// Whether a part is at the null address. Other bad addresses fault in the program.
+    #[inline(always)]
+    pub fn has_null(&self) -> bool {
+        let is_null = |part: iovec| part.iov_base.is_null() && part.iov_len > 0;
+        if self.list.is_null() {
+            is_null(self.single)
+        } else {
+            (0..self.count).any(|index| is_null(self.part(index)))
+        }
+    }
+
+    /// How many of `length` bytes from offset `skip` on come before a part at the null address.
+    #[cold]
+    pub fn before_null(&self, skip: usize, length: usize) -> usize {
+        let (mut bytes, mut is_over) = (0, false);
+        self.each(skip, length, |base, length| {
+            is_over |= base.is_null();
+            bytes += if is_over { 0 } else { length };
+        });
+        bytes
+    }
+
     /// Visits `length` bytes from offset `skip` on, piece by piece.
     pub fn each(&self, skip: usize, length: usize, mut visit: impl FnMut(*mut u8, usize)) {
         let (mut skip, mut left) = (skip, length);

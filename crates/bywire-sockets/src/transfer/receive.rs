@@ -400,6 +400,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             {
                 let in_ring = connection.in_ring()?;
                 let more = in_ring.min(parts.total().saturating_sub(done + seen));
+                let more = if parts.has_null() { parts.before_null(done + seen, more) } else { more };
                 take_from_ring(connection, parts, done + seen, flags, more);
                 let behind =
                     if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
@@ -429,7 +430,14 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
                 return Ok(Step::Again);
             }
             let available = connection.in_ring()?;
-            let length = available.min(parts.total().saturating_sub(done));
+            let mut length = available.min(parts.total().saturating_sub(done));
+            // With `MSG_TRUNC` nothing is written there.
+            if flags & libc::MSG_TRUNC == 0 && parts.has_null() && length > 0 {
+                length = parts.before_null(done, length);
+                if length == 0 {
+                    return Ok(Step::Failed(libc::EFAULT));
+                }
+            }
             take_from_ring(connection, parts, done, flags, length);
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;

@@ -112,16 +112,16 @@ fn count(shared: &SharedSocket, sent: isize) {
 
 fn send_carried(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
     let total = parts.total();
-    if total == CALL_MAX {
-        return send_long(connection, parts, flags, real);
+    if total == CALL_MAX || parts.has_null() {
+        return send_checked(connection, parts, flags, real);
     }
     send_within(connection, parts, total, flags, real)
 }
 
-/// A send of more bytes than one call moves. A program that states such a length may have fewer: as in the kernel, the
-/// call ends before the first one that cannot be read.
+/// A send of more bytes than one call moves, or of bytes at the null address. A program that states such a length may
+/// have fewer: as in the kernel, the call ends before the first one that cannot be read.
 #[cold]
-fn send_long(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
+fn send_checked(connection: &mut Connection, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
     let (list, count) = parts.as_list();
     if kernel::refuses(connection.fd, list, count) {
         return real();

@@ -283,6 +283,7 @@ fn single_calls_return_what_they_return_over_tcp() {
             &["lengths"],
             &["messages"],
             &["nothing"],
+            &["waits"],
         ],
     );
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::os::fd::RawFd;
 use std::thread::JoinHandle;
 
+use crate::test_service;
 use crate::test_service::same::{pair, same, tell};
 
 /// How long nothing comes.

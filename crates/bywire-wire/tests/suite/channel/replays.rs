@@ -191,7 +191,8 @@ fn somebody_who_repeats_hellos_and_passes_the_answers_on_first_keeps_no_channel(
         count += 1;
         for _ in 0..500 {
             simulation.run(MS);
-            for packet in simulation.recorded[given..].to_vec() {
+            for at in given..simulation.recorded.len() {
+                let packet = simulation.recorded[at].clone();
                 let is_hello = is(&packet.bytes, PacketKind::Hello) && packet.from == address_of(0);
                 if is_hello {
                     simulation.give(1, thief, &packet.bytes);

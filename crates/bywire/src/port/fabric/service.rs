@@ -267,6 +267,7 @@ mod tests {
     use bywire_sys::listener::Listener;
     use bywire_wire::handshake::PublicKey;
     use bywire_wire::keys::Security;
+    use bywire_wire::path::MachinePath;
     use bywire_wire::service::Introduction;
 
     use super::*;
@@ -280,7 +281,7 @@ mod tests {
             peer_user: "ann".repeat(20),
             peer_incarnation: u64::MAX,
             peer_connection: number,
-            ip: [10, 0, 0, 1].into(),
+            path: MachinePath { peer: [10, 0, 0, 1].into(), local: None },
         }
     }
 
