@@ -1,6 +1,6 @@
 //! Counts the instructions of calls on carried connections.
 
-#[allow(dead_code, reason = "the other program of tests needs the rest")]
+#[allow(dead_code, unused_imports, reason = "the other program of tests needs the rest")]
 #[path = "../suite/test_service/mod.rs"]
 mod test_service;
 
