@@ -1,4 +1,4 @@
-//! System calls in machine code: `syscall` instructions with a constant number.
+//! System calls in machine code: `syscall` instructions with a constant number, or with one from the stack.
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
@@ -13,16 +13,25 @@ const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far before a `syscall` its number is looked for. Compilers put the two next to each other.
 const REACH_BYTES: usize = 64;
 
-/// The wanted numbers of system calls in this code. A number that is no constant counts for nothing: the code may be a
-/// function for any call.
-pub fn calls_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
+/// A system call that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// It has this number.
+    Number(u32),
+    /// It has a number from the stack. So code does that was compiled without optimization, with functions for any call.
+    Any,
+}
+
+/// The system calls with wanted numbers in this code, and those with any number. One whose number is in a register from
+/// the start counts for nothing: Chromium has a function for calls that its filters have caught.
+pub fn calls_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Call> {
     let mut from = 0;
     core::iter::from_fn(move || {
         while let Some(at) = next_syscall(code, from) {
             from = at + 1;
-            let number = number_before(code, at, &is_wanted);
-            if number.is_some() {
-                return number;
+            let call = call_at(code, at, &is_wanted);
+            if call.is_some() {
+                return call;
             }
         }
         None
@@ -74,15 +83,18 @@ const KEPT: [Register; 6] =
 enum Value {
     Number(u32),
     Of(Register),
+    Stack,
 }
 
-/// The wanted constant in `rax` when the bytes at `at` are executed as a `syscall`. In loops it comes by way of a register
-/// that the call leaves as it is.
-fn number_before(code: &[u8], at: usize, is_wanted: &impl Fn(u32) -> bool) -> Option<u32> {
+/// The call if the bytes at `at` are executed as a `syscall`. In loops its number comes by way of a register that the call
+/// leaves as it is.
+fn call_at(code: &[u8], at: usize, is_wanted: &impl Fn(u32) -> bool) -> Option<Call> {
     let first = at.saturating_sub(REACH_BYTES);
+    let call = |number: u32| is_wanted(number).then_some(Call::Number(number));
     (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, Register::RAX)? {
-        Value::Number(number) => is_wanted(number).then_some(number),
-        Value::Of(register) => constant_before(code, start, register).filter(|number| is_wanted(*number)),
+        Value::Number(number) => call(number),
+        Value::Of(register) => constant_before(code, start, register).and_then(call),
+        Value::Stack => Some(Call::Any),
     })
 }
 
@@ -91,7 +103,7 @@ fn constant_before(code: &[u8], at: usize, register: Register) -> Option<u32> {
     let first = at.saturating_sub(REACH_BYTES);
     (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, register)? {
         Value::Number(number) => Some(number),
-        Value::Of(_) => None,
+        Value::Of(_) | Value::Stack => None,
     })
 }
 
@@ -123,6 +135,14 @@ fn load_at(code: &[u8], register: Register) -> Option<(Value, usize)> {
         [0x6A, number, 0x58, ..] if prefix == 0 && register == Register::RAX => {
             (Value::Number(number.into()), 3)
         }
+        // mov rax, [rsp+n], [rbp+n]
+        [0x8B, 0x04, 0x24, ..] if prefix == 0x48 && register == Register::RAX => (Value::Stack, 3),
+        [0x8B, 0x44, 0x24, _, ..] if prefix == 0x48 && register == Register::RAX => (Value::Stack, 4),
+        [0x8B, 0x84, 0x24, _, _, _, _, ..] if prefix == 0x48 && register == Register::RAX => {
+            (Value::Stack, 7)
+        }
+        [0x8B, 0x45, _, ..] if prefix == 0x48 && register == Register::RAX => (Value::Stack, 3),
+        [0x8B, 0x85, _, _, _, _, ..] if prefix == 0x48 && register == Register::RAX => (Value::Stack, 6),
         // mov register, other
         [0x89, both @ 0xC0..=0xFF, ..] if is_it(number(both, rm)) => {
             (Value::Of(*REGISTERS.get(usize::from(number(both >> 3, reg)))?), 2)
@@ -166,15 +186,40 @@ mod tests {
     const SENDTO: u32 = 44;
 
     fn number_in(parts: &[&[u8]]) -> Option<u32> {
-        calls_in(&parts.concat(), |number| number == SENDTO).next()
+        match calls_in(&parts.concat(), |number| number == SENDTO).next()? {
+            Call::Number(number) => Some(number),
+            Call::Any => panic!("a number from the stack in {parts:x?}"),
+        }
+    }
+
+    #[test]
+    fn numbers_from_the_stack_are_any_numbers() {
+        for load in [
+            &b"\x48\x8b\x04\x24"[..],
+            b"\x48\x8b\x44\x24\x28",
+            b"\x48\x8b\x84\x24\x28\x01\0\0",
+            b"\x48\x8b\x45\xe8",
+            b"\x48\x8b\x85\xe8\xfe\xff\xff",
+        ] {
+            // mov rdi, [rbp-16]
+            for between in [&b""[..], b"\x48\x8b\x7d\xf0"] {
+                let code = [load, between, &SYSCALL].concat();
+                let found: Vec<Call> = calls_in(&code, |_| false).collect();
+                assert_eq!(found, [Call::Any], "{load:x?} {between:x?}");
+            }
+        }
+        // Another register, and a number that a call gives.
+        for load in [&b"\x48\x8b\x4c\x24\x28"[..], b"\x48\x8b\x45\xe8\xff\xd0"] {
+            assert_eq!(calls_in(&[load, &SYSCALL].concat(), |_| true).next(), None, "{load:x?}");
+        }
     }
 
     #[test]
     fn all_wanted_numbers_are_found() {
         let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL]
             .concat();
-        let found: Vec<u32> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
-        assert_eq!(found, [SENDTO, 0x48]);
+        let found: Vec<Call> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
+        assert_eq!(found, [SENDTO, 0x48].map(Call::Number));
     }
 
     #[test]

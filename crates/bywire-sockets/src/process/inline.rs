@@ -18,8 +18,9 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
 use crate::memory::vforked;
+use crate::os::errno;
+use crate::os::machine_code::{self, Call};
 use crate::os::objects::{self, Object};
-use crate::os::{errno, machine_code};
 use crate::pairing::offer;
 use crate::process::{golang, sandbox};
 
@@ -194,11 +195,11 @@ fn evidence(object: &Object<'_>) -> Option<Reason> {
     }
     let is_in = |calls: &[libc::c_long], number: u32| calls.contains(&libc::c_long::from(number));
     let is_wanted = |number| is_in(&CALLS, number) || is_in(&FLAG_CALLS, number);
-    for number in object.code().flat_map(|code| machine_code::calls_in(code, is_wanted)) {
-        if is_in(&CALLS, number) {
-            return Some(Reason::Inline);
+    for call in object.code().flat_map(|code| machine_code::calls_in(code, is_wanted)) {
+        match call {
+            Call::Number(number) if is_in(&FLAG_CALLS, number) => policy::distrust_flags(),
+            Call::Number(_) | Call::Any => return Some(Reason::Inline),
         }
-        policy::distrust_flags();
     }
     None
 }

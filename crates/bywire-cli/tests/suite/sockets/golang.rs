@@ -15,7 +15,8 @@ fn build(fabric: &Fabric, words: &[&str], made: &str, from: &str) -> String {
     let mut command = fabric.plain(&[words, &["-o", &place, from]].concat());
     command.current_dir(source("golang")).env("CGO_ENABLED", "1");
     command.env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
-    let output = ended(&mut command);
+    // Go builds its own library the first time, which takes minutes on a busy machine.
+    let output = command.output().expect("it runs");
     assert!(output.status.success(), "{words:?}: {output:?}");
     place
 }
@@ -57,7 +58,9 @@ fn go_and_c_in_one_program_see_the_same_bytes() {
                 "{told}"
             );
             assert_eq!(fabric.carried_ever(), if is_carried { carried } else { 0 }, "{words:?}");
-            assert_eq!(fabric.status()["not_carried"]["Go"], 1, "{words:?}");
+            // Once for the program, and for a connection that it had by then.
+            let counted = fabric.status()["not_carried"]["Go"].as_u64();
+            assert!(counted.is_some_and(|counted| counted >= 1), "{words:?}: {}", fabric.status());
         }
     }
 }
