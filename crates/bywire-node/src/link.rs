@@ -1,15 +1,16 @@
 //! The service's UDP port, and the channels over it.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use bywire_sys::poller::Poller;
 use bywire_sys::udp::{self, Arrival, ReceiveError, UdpSocket};
 use bywire_sys::{Errno, process};
-use bywire_wire::channel::{Channels, Event, Options, Path, SendError, Status, Strangers};
+use bywire_wire::channel::{Channels, Event, Options, SendError, Status, Strangers};
 use bywire_wire::handshake::{Identity, InvitationId, KEY_BYTES, PublicKey};
+use bywire_wire::path::Path;
 use bywire_wire::service;
 use bywire_wire::service::status::{Sockets, Unsent, UnsentReason};
 use bywire_wire::service_message::ServiceMessage;
@@ -219,16 +220,13 @@ impl Link {
             return;
         }
         match self.addresses.get(&node).and_then(|addresses| addresses.first()) {
-            Some(address) => self.open_own_socket(node, *address),
+            Some(address) => self.open_own_socket(node, (*address).into()),
             None => self.close_own_socket(&node),
         }
     }
 
-    /// Receives from a node by a socket of its own, as long as it sends from this address.
-    fn open_own_socket(&mut self, node: PublicKey, address: SocketAddr) {
-        let channel = self.channels.status(&node).and_then(|status| status.channel);
-        let local: Option<IpAddr> = channel.and_then(|channel| channel.local);
-        let path = Path { peer: address, local };
+    /// Receives from a node by a socket of its own, as long as it sends on this path.
+    fn open_own_socket(&mut self, node: PublicKey, path: Path) {
         if self.own_sockets.values().any(|own| (own.node, own.path) == (node, path)) {
             return;
         }
@@ -237,7 +235,7 @@ impl Link {
             return;
         }
         // Without one, it has a part in the common socket.
-        let Ok(socket) = self.socket.connected_to(address, local) else { return };
+        let Ok(socket) = self.socket.connected_to(path.peer, path.local) else { return };
         // Without the report, its answers leave from where the kernel chooses, as before.
         let _ = socket.report_local_addresses();
         if self.poller.add(&socket, self.next_tag).is_ok() {
@@ -314,10 +312,10 @@ impl Link {
     pub fn next_event(&mut self, now_ns: u64) -> Option<Event> {
         let event = self.channels.next_event(now_ns)?;
         match event {
-            Event::Up { node, address, .. } | Event::Moved { node, address } => {
-                self.open_own_socket(node, address);
-                self.channels.forget_strangers_at(address.ip());
-                self.channels.set_route_bytes(&node, route_bytes(address));
+            Event::Up { node, path, .. } | Event::Moved { node, path } => {
+                self.open_own_socket(node, path);
+                self.channels.forget_strangers_at(path.peer.ip());
+                self.channels.set_route_bytes(&node, route_bytes(path.peer));
             }
             Event::Down { node, .. } => self.follow_table(node),
             _ => {}
@@ -402,6 +400,7 @@ pub fn has_aes() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::time::Instant;
 
     use bywire_sys::clock;
@@ -489,7 +488,7 @@ mod tests {
         there.want(now_ns, &keys[0]);
         await_channel([&mut here, &mut there], keys);
         let channel = here.status(&keys[1]).and_then(|status| status.channel).expect("it is up");
-        assert_eq!(channel.local, Some(second));
+        assert_eq!(channel.path.local, Some(second));
         // The socket for this node alone is connected to that address, so it gets nothing from another one.
         let sent = || there.status(&keys[0]).map_or(0, |status| status.counts.packets_received);
         let own: Vec<_> = there.own_sockets.values().map(|own| own.path).collect();

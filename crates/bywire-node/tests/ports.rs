@@ -211,6 +211,47 @@ fn connections_follow_a_machine_that_changes_its_address() {
 }
 
 #[test]
+fn programs_behind_a_firewall_that_lets_only_answers_in_reach_a_machine_by_its_second_address() {
+    /// Enough for a peer to get a socket of its own.
+    const ROUNDS: usize = 300;
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = network.fabric();
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    ip(&a.namespace, "address add 10.78.0.101/24 dev eth0");
+    fabric.nodes[0].addresses = vec!["10.78.0.101:7248".parse().expect("an address")];
+    [a, b].map(|machine| machine.write(&fabric));
+    if !b.lets_only_answers_in() {
+        return;
+    }
+    network.machines.iter_mut().for_each(Machine::start);
+    let [a, b] = &network.machines[..] else { unreachable!() };
+    let (mut asking, mut asked) = (open(b, "asking"), open(a, "render"));
+    let answering = std::thread::spawn(move || {
+        loop {
+            match next(&mut asked) {
+                Event::Message(message) => {
+                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
+                }
+                Event::Disconnected { .. } => return,
+                _ => {}
+            }
+        }
+    });
+    let address = "a/render".parse().expect("an address");
+    let peer = b.namespace.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected");
+    // The longer ones leave in batches.
+    let long = vec![7; 30_000];
+    for round in 0..ROUNDS {
+        let text = if round.is_multiple_of(10) { &long[..] } else { b"short" };
+        asking.send(peer, Priority::High, text).expect("room");
+        assert_eq!(message(&mut asking), text);
+    }
+    assert_eq!(asking.packet_counts(peer).expect("connected").lost, 0);
+    asking.disconnect(peer);
+    answering.join().expect("it ended well");
+}
+
+#[test]
 fn a_port_without_a_network_uses_that_of_its_service_if_this_lends_it() {
     let Some(mut network) = TestNetwork::up(2) else { return };
     let container = Namespace::fresh().expect("another one");

@@ -32,15 +32,15 @@ fn both_ends_of_a_connection_get_mirrored_terms() {
     assert_eq!(ours.route_bytes, 1500 - 28);
     assert_eq!(ours.security, theirs.security);
     // A packet reaches the address in the terms.
-    assert_eq!(theirs.address.ip(), a.address.ip());
-    asking.udp.send(Some(ours.address), b"over").expect("sent");
+    assert_eq!(theirs.path.peer.ip(), a.address.ip());
+    asking.udp.send(Some(ours.path.peer), b"over").expect("sent");
     let mut buffer = [0; 16];
     let mut from: Option<SocketAddr> = None;
     eventually("a packet", || {
         from = asked.udp.receive_from(&mut buffer).expect("received").map(|(_, from)| from);
         from.is_some()
     });
-    assert_eq!((&buffer[..4], from), (&b"over"[..], Some(theirs.address)));
+    assert_eq!((&buffer[..4], from), (&b"over"[..], Some(theirs.path.peer)));
 
     let again = Instant::now();
     let [more, _] = asking.meet(8, "b", &mut asked, 10);

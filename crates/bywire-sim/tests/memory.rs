@@ -4,7 +4,7 @@ mod page;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bywire::harness::{CONNECTION_BYTES, End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
@@ -155,7 +155,7 @@ fn service_rows() -> Vec<String> {
         peer_user: "somebody".to_owned(),
         peer_incarnation: 1,
         peer_connection: number as u32,
-        ip: [10, 0, 0, 2].into(),
+        path: IpAddr::from([10, 0, 0, 2]).into(),
     };
     let connection_bytes = held(|| {
         broker.keep(0, 0, (0..MANY).map(kept).collect(), true);

@@ -33,6 +33,7 @@ pub mod handshake;
 pub mod keys;
 pub mod pacing;
 pub mod packet;
+pub mod path;
 #[doc(hidden)]
 pub mod planted;
 pub mod random;

@@ -21,12 +21,13 @@
 //! port by what the kernel reports about the socket. It vouches for that to the other service, which vouches for it to
 //! its own port.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::handshake::{CHALLENGE_BYTES, KEY_BYTES, MAC_BYTES, PublicKey};
 use crate::keys::{SECRET_BYTES, Security, Side};
+use crate::path::{MachinePath, Path};
 
 pub mod status;
 use status::{Entry, Position};
@@ -197,12 +198,13 @@ pub enum Notice {
         /// The first entry of the next part. `None`: this is the last part.
         next: Option<Position>,
     },
-    /// The other machine has another address now. Packets of the connection go there, to the same UDP port.
+    /// The other machine has another address now, or sends to another one of this machine. Packets of the connection take that path,
+    /// to the same UDP port.
     Moved {
         /// This end's number for the connection.
         connection: u32,
-        /// The address.
-        ip: IpAddr,
+        /// The path to it.
+        path: MachinePath,
     },
     /// The echo of a `Ping`. One that is lost is not reported.
     Pong {
@@ -315,8 +317,8 @@ pub struct Terms {
     pub security: Security,
     /// The secret that only the two ends and their services know.
     pub secret: [u8; SECRET_BYTES],
-    /// The address of the peer's packets, in both directions.
-    pub address: SocketAddr,
+    /// The path of packets, in both directions.
+    pub path: Path,
     /// The peer's identity.
     pub peer: Identity,
     /// The peer's greeting.
@@ -351,8 +353,8 @@ pub struct Kept {
     pub peer_incarnation: u64,
     /// The other end's number.
     pub peer_connection: u32,
-    /// Where its packets go.
-    pub ip: IpAddr,
+    /// The path of its packets.
+    pub path: MachinePath,
 }
 
 /// Why a port is refused.
@@ -457,11 +459,11 @@ pub fn parts<Item: Serialize>(list: Vec<Item>) -> Vec<Vec<Item>> {
 impl std::fmt::Debug for Terms {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The secret is not printed.
-        let Self { answers, side, security, address, peer, .. } = self;
+        let Self { answers, side, security, path, peer, .. } = self;
         write!(
             formatter,
-            "Terms({answers:?}, {side:?}, {security:?}, {address}, {}/{})",
-            peer.node, peer.port
+            "Terms({answers:?}, {side:?}, {security:?}, {}, {}/{})",
+            path.peer, peer.node, peer.port
         )
     }
 }

@@ -14,12 +14,12 @@ mod ports;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 
 use bywire_sys::share::{Places, Shares};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{SECRET_BYTES, Security};
+use bywire_wire::path::MachinePath;
 use bywire_wire::service::{GROUPS_BYTES_MAX, Introduction, NotConnected, Notice};
 use bywire_wire::service_message::{EndName, GROUPS_MAX, Half, PortEnd, PortIdentity, ServiceMessage};
 use pending_checks::PendingChecks;
@@ -138,8 +138,8 @@ impl Registered {
 #[derive(Debug)]
 struct OtherNode {
     name: String,
-    /// The address of its service, while a channel is up.
-    address: Option<SocketAddr>,
+    /// The path to its service, while a channel is up.
+    path: Option<MachinePath>,
     /// The boot identity of the machine, as last reported.
     boot_id: Option<[u8; 16]>,
     /// The longest UDP payload that the route there carries, as the kernel says.
@@ -176,8 +176,8 @@ pub struct Connection {
     pub peer_user: String,
     /// What protects it.
     pub security: Security,
-    /// Where the port here sends its packets.
-    ip: IpAddr,
+    /// The path of the packets of the port here.
+    path: MachinePath,
     /// The port here waits to hear that the other one's process lives, and has asked then.
     inquired_ns: Option<u64>,
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::collections::btree_map::Entry;
-use std::net::SocketAddr;
 
 use bywire_sys::share::Shares;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::{Security, Side};
+use bywire_wire::path::MachinePath;
 use bywire_wire::service::{Answers, End, Identity, NotConnected, Notice, Refusal, Terms};
 use bywire_wire::service_message::{
     ConnectionName, EndName, Half, PortEnd, PortIdentity, SecretHalf, ServiceMessage, connection_secret,
@@ -31,7 +31,7 @@ impl Broker {
         for (key, name) in others {
             let other = self.nodes.entry(*key).or_insert_with(|| OtherNode {
                 name: name.clone(),
-                address: None,
+                path: None,
                 boot_id: None,
                 route_bytes: u16::MAX,
                 needs: 0,
@@ -74,14 +74,14 @@ impl Broker {
     }
 
     /// A channel to a node has come up.
-    pub fn up(&mut self, node: PublicKey, boot_id: [u8; 16], address: SocketAddr, route_bytes: u16) {
+    pub fn up(&mut self, node: PublicKey, boot_id: [u8; 16], path: MachinePath, route_bytes: u16) {
         let Some(other) = self.nodes.get_mut(&node) else { return };
-        (other.address, other.route_bytes) = (Some(address), route_bytes);
+        (other.path, other.route_bytes) = (Some(path), route_bytes);
         other.needs_max = other.needs;
         if other.boot_id.replace(boot_id).is_some_and(|before| before != boot_id) {
             self.end_all(node, End::NodeRestarted);
         }
-        self.follow_addresses(node);
+        self.follow_paths(node);
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
         let names = known
             .map(|(own, known)| ConnectionName { receiver: known.peer.clone(), sender: own.clone() })
@@ -93,31 +93,31 @@ impl Broker {
         self.spread_to(node);
     }
 
-    /// The node's packets come from a new address.
-    pub fn moved(&mut self, node: PublicKey, address: SocketAddr, route_bytes: u16) {
-        if let Some(other) = self.nodes.get_mut(&node).filter(|other| other.address.is_some()) {
-            (other.address, other.route_bytes) = (Some(address), route_bytes);
+    /// The node's packets come from a new address, or to another one of this machine.
+    pub fn moved(&mut self, node: PublicKey, path: MachinePath, route_bytes: u16) {
+        if let Some(other) = self.nodes.get_mut(&node).filter(|other| other.path.is_some()) {
+            (other.path, other.route_bytes) = (Some(path), route_bytes);
         }
-        self.follow_addresses(node);
+        self.follow_paths(node);
     }
 
-    /// Tells the port of a connection where its peer's machine is now.
-    pub(super) fn follow_address(&mut self, node: PublicKey, own: EndName) {
-        let ip = self.nodes.get(&node).and_then(|other| other.address).map(|address| address.ip());
+    /// Tells the port of a connection which path leads to its peer's machine now.
+    pub(super) fn follow_path(&mut self, node: PublicKey, own: EndName) {
+        let path = self.nodes.get(&node).and_then(|other| other.path);
         let Some(known) = self.connections.get_mut(&own) else { return };
         let has_v6 = self.ports.get(&known.port).is_some_and(|registered| registered.port.has_v6);
-        if let Some(ip) = ip.filter(|ip| *ip != known.ip && (has_v6 || ip.is_ipv4())) {
-            known.ip = ip;
+        if let Some(path) = path.filter(|path| *path != known.path && (has_v6 || path.peer.is_ipv4())) {
+            known.path = path;
             let port = known.port;
-            self.tell(port, Notice::Moved { connection: own.connection, ip });
+            self.tell(port, Notice::Moved { connection: own.connection, path });
         }
     }
 
     /// The same for all connections with a node.
-    fn follow_addresses(&mut self, node: PublicKey) {
+    fn follow_paths(&mut self, node: PublicKey) {
         let known = self.connections.iter().filter(|(_, known)| known.node == node);
         for own in known.map(|(own, _)| own.clone()).collect::<Vec<_>>() {
-            self.follow_address(node, own);
+            self.follow_path(node, own);
         }
     }
 
@@ -125,7 +125,7 @@ impl Broker {
     /// channel.
     pub fn down(&mut self, node: PublicKey) {
         let Some(other) = self.nodes.get_mut(&node) else { return };
-        other.address = None;
+        other.path = None;
         self.actions.retain(|action| !matches!(action, Action::Send(to, _) if *to == node));
         self.withdraw_all(node);
         for number in numbers(&self.outgoing, |outgoing| outgoing.node == node && outgoing.is_sent) {
@@ -249,9 +249,9 @@ impl Broker {
 
     /// Does the port's UDP socket have the family of the node's address?
     fn can_reach(&self, id: PortId, node: PublicKey) -> bool {
-        let address = self.nodes.get(&node).and_then(|other| other.address);
+        let path = self.nodes.get(&node).and_then(|other| other.path);
         let has_v6 = self.ports.get(&id).is_some_and(|registered| registered.port.has_v6);
-        address.is_some_and(|address| has_v6 || address.is_ipv4())
+        path.is_some_and(|path| has_v6 || path.peer.is_ipv4())
     }
 
     /// Processes the acceptance of a request, as the other service reports it.
@@ -301,14 +301,14 @@ impl Broker {
         security: Security,
     ) -> Option<Notice> {
         let connection = outgoing.introduction.connection;
-        let ip = self.nodes.get(&outgoing.node)?.address?.ip();
+        let path = self.nodes.get(&outgoing.node)?.path?;
         let known = Connection {
             port: outgoing.port,
             node: outgoing.node,
             peer: theirs.clone(),
             peer_user: identity.user.clone(),
             security,
-            ip,
+            path,
             inquired_ns: None,
         };
         let own = self.add(outgoing.port, connection, known, Shares::take)?;
@@ -330,14 +330,14 @@ impl Broker {
     ) -> Option<Notice> {
         let identity = self.identity(offer.node, &offer.from)?;
         let theirs = offer.asking();
-        let ip = self.nodes.get(&offer.node)?.address?.ip();
+        let path = self.nodes.get(&offer.node)?.path?;
         let known = Connection {
             port: id,
             node: offer.node,
             peer: theirs.clone(),
             peer_user: identity.user.clone(),
             security,
-            ip,
+            path,
             inquired_ns: None,
         };
         let own = self.add(id, own_half.introduction.connection, known, Shares::take)?;
@@ -360,10 +360,10 @@ impl Broker {
         half: &Half,
     ) -> Option<Notice> {
         let other = self.nodes.get(&node)?;
-        let address = SocketAddr::new(other.address?.ip(), half.udp_port);
+        let path = other.path?.to_port(half.udp_port);
         let route_bytes = half.route_bytes.min(other.route_bytes);
         let introduction = half.introduction;
-        let terms = Terms { answers, side, security, secret, address, peer, introduction, route_bytes };
+        let terms = Terms { answers, side, security, secret, path, peer, introduction, route_bytes };
         Some(Notice::Established(Box::new(terms)))
     }
 

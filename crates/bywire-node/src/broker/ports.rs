@@ -52,7 +52,7 @@ impl Broker {
     }
 
     fn take_kept(&mut self, id: PortId, kept: Kept, take: TakePlace) -> Result<ConnectionName, End> {
-        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection, ip } =
+        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection, path } =
             kept;
         if !self.nodes.contains_key(&node) {
             return Err(End::NodeRemoved);
@@ -68,9 +68,9 @@ impl Broker {
             return Err(End::SecurityChanged);
         }
         let known =
-            Connection { port: id, node, peer: peer.clone(), peer_user, security, ip, inquired_ns: None };
+            Connection { port: id, node, peer: peer.clone(), peer_user, security, path, inquired_ns: None };
         let own = self.add(id, connection, known, take).ok_or(End::PeerReleased)?;
-        self.follow_address(node, own.clone());
+        self.follow_path(node, own.clone());
         if self.pending_checks.take(node, &own, &peer) {
             let connections = vec![ConnectionName { receiver: peer.clone(), sender: own.clone() }];
             self.send(node, ServiceMessage::Alive { connections });
@@ -137,7 +137,7 @@ impl Broker {
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
         let Some(registered) = self.ports.get(&outgoing.port) else { return };
         let other =
-            self.nodes.get(&outgoing.node).filter(|other| other.address.is_some() && !outgoing.is_sent);
+            self.nodes.get(&outgoing.node).filter(|other| other.path.is_some() && !outgoing.is_sent);
         let Some(other) = other else { return };
         outgoing.is_sent = true;
         let route_bytes = other.route_bytes;
@@ -342,7 +342,7 @@ impl Broker {
 
     /// Sends to a node if a channel is up. A message that is lost is made up for when one comes up.
     pub(super) fn send(&mut self, node: PublicKey, message: ServiceMessage) {
-        if self.nodes.get(&node).is_some_and(|other| other.address.is_some()) {
+        if self.nodes.get(&node).is_some_and(|other| other.path.is_some()) {
             self.actions.push_back(Action::Send(node, message));
         }
     }

@@ -1,7 +1,10 @@
 //! Two brokers whose actions are carried out in memory, at once and in order, while a channel is up.
 
+use std::net::IpAddr;
+
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
+use bywire_wire::path::MachinePath;
 use bywire_wire::service::{End, Introduction, Kept, NotConnected, Notice, Refusal, Terms, Unregistered};
 use bywire_wire::service_message::{
     ConnectionName, EndName, FilePart, Half, PortEnd, PortIdentity, ServiceMessage,
@@ -51,6 +54,10 @@ fn port(name: &str, incarnation: u64) -> Port {
     }
 }
 
+fn machine(ip: impl Into<IpAddr>) -> MachinePath {
+    MachinePath::from(ip.into())
+}
+
 fn introduction(connection: u32) -> Introduction {
     Introduction { connection, message_bytes_max: 1, integrity: false, windows: [1; 3] }
 }
@@ -65,7 +72,7 @@ fn kept(side: usize, connection: u32, peer_incarnation: u64) -> Kept {
         peer_user: "alice".to_owned(),
         peer_incarnation,
         peer_connection: connection,
-        ip: [10, 0, 0, 1 + side as u8].into(),
+        path: machine([10, 0, 0, 1 + side as u8]),
     }
 }
 
@@ -124,8 +131,8 @@ impl Fixture {
     fn up(&mut self) {
         self.is_up = true;
         for side in [A, B] {
-            let address = ([10, 0, 0, 2 - side as u8], 7248).into();
-            self.brokers[side].up(KEYS[1 - side], [1 - side as u8; 16], address, 1472);
+            let path = machine([10, 0, 0, 2 - side as u8]);
+            self.brokers[side].up(KEYS[1 - side], [1 - side as u8; 16], path, 1472);
         }
         self.settle();
     }
@@ -280,7 +287,8 @@ fn the_end_of_a_connection_is_reported_once_to_each_side() {
     fixture.up();
     let [ours, theirs] = fixture.meet(1, 11);
     assert!(ours.secret == theirs.secret && ours.peer.user == "alice" && ours.peer.groups == ["staff"]);
-    assert_eq!((ours.address, theirs.address), (([10, 0, 0, 2], 4000).into(), ([10, 0, 0, 1], 4000).into()));
+    let [to, from] = [[10, 0, 0, 2], [10, 0, 0, 1]].map(|ip| machine(ip).to_port(4000));
+    assert_eq!((ours.path, theirs.path), (to, from));
     fixture.brokers[A].release(PORT, 1);
     fixture.settle();
     assert_eq!(fixture.take(), [(B, Notice::Ended { connection: 11, reason: End::PeerReleased })]);
@@ -515,7 +523,7 @@ fn a_lying_service_harms_only_its_own_connections() {
     let third = PublicKey([3; 32]);
     let mut others = vec![(KEYS[B], "b".to_owned()), (third, "c".to_owned())];
     fixture.brokers[A].follow(own(A), &others);
-    fixture.brokers[A].up(third, [3; 16], ([10, 0, 0, 3], 7248).into(), 1472);
+    fixture.brokers[A].up(third, [3; 16], machine([10, 0, 0, 3]), 1472);
     let connections =
         vec![ConnectionName { receiver: end("asking", 100, 1), sender: end("render", 200, 11) }];
     let ended = ServiceMessage::Ended { connections: connections.clone(), reason: PortEnd::Ended };
@@ -676,32 +684,42 @@ fn connections_follow_a_machine_to_its_new_address() {
     let expect = |fixture: &mut Fixture, address: [u8; 4], told: &[u32]| {
         let told: Vec<_> = told
             .iter()
-            .map(|connection| (A, Notice::Moved { connection: *connection, ip: address.into() }))
+            .map(|connection| (A, Notice::Moved { connection: *connection, path: machine(address) }))
             .collect();
         fixture.settle();
         assert_eq!(fixture.take(), told);
     };
     let moved = [10, 9, 9, 9];
-    fixture.brokers[A].moved(KEYS[B], (moved, 7248).into(), 1472);
+    fixture.brokers[A].moved(KEYS[B], machine(moved), 1472);
     expect(&mut fixture, moved, &[1]);
-    fixture.brokers[A].moved(KEYS[B], (moved, 7249).into(), 1472);
+    fixture.brokers[A].moved(KEYS[B], machine(moved), 1472);
     expect(&mut fixture, moved, &[]);
+    // It sends to another address of this machine now.
+    let local = Some([10, 0, 0, 101].into());
+    let path = MachinePath { local, ..machine(moved) };
+    fixture.brokers[A].moved(KEYS[B], path, 1472);
+    fixture.settle();
+    assert_eq!(fixture.take(), [(A, Notice::Moved { connection: 1, path })]);
+    assert_eq!(fixture.meet(2, 12)[0].path.local, local, "later connections have it as well");
+    fixture.brokers[A].release(PORT, 2);
+    fixture.settle();
+    fixture.take();
     // The socket of the port has no IPv6.
-    fixture.brokers[A].moved(KEYS[B], ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 7248).into(), 1472);
+    fixture.brokers[A].moved(KEYS[B], machine([0xfd00, 0, 0, 0, 0, 0, 0, 1]), 1472);
     expect(&mut fixture, moved, &[]);
     // It may also move while there is no channel, or while the service here is away.
     let again = [10, 9, 9, 10];
     fixture.brokers[A].down(KEYS[B]);
-    fixture.brokers[A].up(KEYS[B], [1; 16], (again, 7248).into(), 1472);
+    fixture.brokers[A].up(KEYS[B], [1; 16], machine(again), 1472);
     expect(&mut fixture, again, &[1]);
     let mut fixture = Fixture::just_started();
-    fixture.brokers[A].up(KEYS[B], [1; 16], (moved, 7248).into(), 1472);
+    fixture.brokers[A].up(KEYS[B], [1; 16], machine(moved), 1472);
     fixture.brokers[A].keep(fixture.now_ns, PORT, vec![kept(B, 1, 200)], true);
     let notice = std::iter::from_fn(|| fixture.brokers[A].next_action()).find_map(|action| match action {
         Action::Tell(_, notice) => Some(notice),
         _ => None,
     });
-    assert_eq!(notice, Some(Notice::Moved { connection: 1, ip: moved.into() }));
+    assert_eq!(notice, Some(Notice::Moved { connection: 1, path: machine(moved) }));
 }
 
 #[test]
@@ -739,8 +757,7 @@ fn a_file_of_the_keeper_reaches_the_other_node_once_it_is_reached() {
     fixture.down();
     fixture.use_file(A, 3, A);
     fixture.is_up = true;
-    let address = ([10, 0, 0, 1], 7248).into();
-    fixture.brokers[B].up(KEYS[A], [A as u8; 16], address, 1472);
+    fixture.brokers[B].up(KEYS[A], [A as u8; 16], machine([10, 0, 0, 1]), 1472);
     fixture.brokers[B].hear(0, KEYS[A], ServiceMessage::FileSerial { serial: 3 });
     let first = FilePart { serial: 3, length: 9000, offset: 0, bytes: b"3".repeat(100) };
     fixture.brokers[B].hear(0, KEYS[A], ServiceMessage::FilePart(first));

@@ -68,7 +68,7 @@ impl Service<'_> {
         let Some((id, UnderWay { request, sent_ns, .. })) = self.pings.take(number, node) else { return };
         let Some(channel) = self.link.status(&node).and_then(|status| status.channel) else { return };
         let rtt_ns = clock::nanoseconds().saturating_sub(sent_ns);
-        self.tell(id, &Notice::Pong { request, rtt_ns, address: channel.address });
+        self.tell(id, &Notice::Pong { request, rtt_ns, address: channel.path.peer });
     }
 
     /// A node is no longer in the fabric.

@@ -122,8 +122,8 @@ impl Service<'_> {
         }
         // The broker has not known the node when its channel came up.
         if let Some(channel) = self.link.status(&node.key).and_then(|status| status.channel) {
-            let route_bytes = link::route_bytes(channel.address);
-            self.broker.up(node.key, channel.boot_id, channel.address, route_bytes);
+            let route_bytes = link::route_bytes(channel.path.peer);
+            self.broker.up(node.key, channel.boot_id, channel.path.machines(), route_bytes);
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Service<'_> {
             return parsed.collect::<Result<_, _>>().map_err(|error| rejected(error.to_string()));
         }
         let channel = self.link.status(&node).and_then(|status| status.channel);
-        let seen = channel.map(|channel| SocketAddr::new(channel.address.ip(), udp_port));
+        let seen = channel.map(|channel| SocketAddr::new(channel.path.peer.ip(), udp_port));
         match seen.filter(|_| udp_port != 0) {
             Some(address) => Ok(vec![ServiceAddress::Address(address)]),
             None => Err(rejected("it has no address: give one by --address".to_owned())),

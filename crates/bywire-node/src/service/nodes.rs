@@ -202,13 +202,13 @@ impl Service<'_> {
     /// Processes an event of a channel.
     pub(super) fn happened(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::Up { node, boot_id, address, .. } => {
+            Event::Up { node, boot_id, path, .. } => {
                 self.outages.end(&node);
-                self.broker.up(node, boot_id, address, link::route_bytes(address));
+                self.broker.up(node, boot_id, path.machines(), link::route_bytes(path.peer));
                 self.send_waiting_pings(node);
             }
-            Event::Moved { node, address } => {
-                self.broker.moved(node, address, link::route_bytes(address));
+            Event::Moved { node, path } => {
+                self.broker.moved(node, path.machines(), link::route_bytes(path.peer));
             }
             Event::Message { node, bytes } => match service::from_bytes(&bytes) {
                 Ok(ServiceMessage::Join { name, addresses, udp_port }) => {

@@ -168,7 +168,7 @@ impl Service<'_> {
             addresses: Self::addresses(&node.addresses),
             is_bridge: node.is_bridge,
             state,
-            address: channel.map(|channel| channel.address),
+            address: channel.map(|channel| channel.path.peer),
             since_s: since_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / SECOND_NS),
             channel: described,
             rtt_us: channel.map(|channel| channel.rtt_ns / 1000),

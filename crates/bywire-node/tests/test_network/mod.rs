@@ -145,6 +145,21 @@ impl Machine {
         ip(&self.namespace, "link delete eth0");
     }
 
+    /// Has its firewall let only answers in: packets of this machine have left for their sender before. Returns `false` where no
+    /// rules can be made, after the reason has been printed.
+    pub fn lets_only_answers_in(&self) -> bool {
+        let rules = "table inet filter {\n chain input {\n type filter hook input priority 0; policy drop;\n \
+                     ct state established accept\n }\n}\n";
+        let path = self.directory.path().join("rules");
+        std::fs::write(&path, rules).expect("written");
+        let nft = || Command::new("nft").arg("-f").arg(&path).status();
+        let is_done = self.namespace.run(nft).expect("inside").is_ok_and(|status| status.success());
+        if !is_done {
+            println!("not run: no rules can be made here: apt-get install nftables");
+        }
+        is_done
+    }
+
     pub fn runtime(&self) -> PathBuf {
         self.directory.path().join("run")
     }
@@ -437,6 +452,6 @@ pub fn kept(connection: u32, terms: &Terms) -> Kept {
         peer_user: user,
         peer_incarnation: incarnation,
         peer_connection: terms.introduction.connection,
-        ip: terms.address.ip(),
+        path: terms.path.machines(),
     }
 }

@@ -156,7 +156,7 @@ impl Program {
             peer_user: connection.peer.user.clone(),
             peer_incarnation: connection.peer.incarnation,
             peer_connection: connection.peer_connection,
-            ip: connection.to.ip(),
+            path: connection.to.ip().into(),
         });
         kept.collect()
     }
@@ -264,10 +264,10 @@ impl Program {
                     connection.vouched_ns = now_ns;
                 }
             }
-            Notice::Moved { connection, ip } => {
+            Notice::Moved { connection, path } => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
                     counts.note("connections: moved");
-                    connection.to.set_ip(ip);
+                    connection.to.set_ip(path.peer);
                 }
             }
             other => return Err(format!("a notice that nobody expects: {other:?}")),
@@ -317,7 +317,7 @@ impl Program {
             peer: terms.peer,
             peer_connection: terms.introduction.connection,
             security: terms.security,
-            to: terms.address,
+            to: terms.path.peer,
             sent: 0,
             received: 0,
             made_ns: now_ns,

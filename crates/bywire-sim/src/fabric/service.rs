@@ -200,11 +200,11 @@ impl Service {
     fn happened(&mut self, now_ns: u64, event: Event, counts: &mut Counts) -> Result<(), String> {
         counts_of(&event).into_iter().for_each(|name| counts.note(name));
         match event {
-            Event::Up { node, boot_id, address, .. } => {
+            Event::Up { node, boot_id, path, .. } => {
                 self.channels.set_route_bytes(&node, ROUTE_BYTES);
-                self.broker.up(node, boot_id, address, ROUTE_BYTES);
+                self.broker.up(node, boot_id, path.machines(), ROUTE_BYTES);
             }
-            Event::Moved { node, address } => self.broker.moved(node, address, ROUTE_BYTES),
+            Event::Moved { node, path } => self.broker.moved(node, path.machines(), ROUTE_BYTES),
             Event::Message { node, bytes } => {
                 let message: ServiceMessage =
                     service::from_bytes(&bytes).map_err(|error| format!("a message: {error}"))?;

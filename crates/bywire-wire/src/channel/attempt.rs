@@ -1,10 +1,10 @@
 //! Hellos: those that were sent and wait for an answer, and those that were answered and wait for a first packet.
 
 use crate::handshake::SentHello;
+use crate::path::Path;
 
 use super::established::Channel;
 use super::limits::{RETRY_NS, RETRY_NS_MAX};
-use super::path::Path;
 use super::session::Incarnation;
 use super::shared::Shared;
 

@@ -3,11 +3,11 @@
 use crate::batch::Batch;
 use crate::connection::{Connection, Receipt};
 use crate::keys::{Security, Side};
+use crate::path::Path;
 use crate::size::BASE_BYTES;
 
 use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS};
 use super::out::Out;
-use super::path::Path;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
 

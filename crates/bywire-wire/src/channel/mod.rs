@@ -26,7 +26,6 @@ mod incarnations;
 mod known_addresses;
 mod limits;
 mod out;
-mod path;
 mod peer;
 #[doc(hidden)]
 pub mod session;
@@ -41,6 +40,7 @@ use crate::handshake::load::Load;
 use crate::handshake::macs::MacKey;
 use crate::handshake::{self, Identity, InvitationId, KEY_BYTES, PublicKey, ReadHello};
 use crate::packet::{self, Header, PacketKind};
+use crate::path::Path;
 use crate::random::draw;
 
 pub use crate::random::Random;
@@ -48,7 +48,6 @@ use guests::Guests;
 pub use guests::{GUEST_NS, INVITATIONS_MAX};
 use known_addresses::KnownAddresses;
 pub use limits::*;
-pub use path::Path;
 use peer::Peer;
 pub use session::SendError;
 pub use shared::Options;

@@ -1,6 +1,6 @@
 //! Packets that wait to be sent.
 
-use super::path::Path;
+use crate::path::Path;
 
 /// The most packets that wait. Others are dropped, as a network would do.
 const PACKETS_MAX: usize = 1024;

@@ -10,6 +10,7 @@ use crate::handshake::macs::{MAC_BYTES, MacKey};
 use crate::handshake::{self, Greeting, HandshakePayload, KEY_BYTES, PublicKey, ReadHello, cookie};
 use crate::keys::{Secret, Security, Side};
 use crate::packet::Header;
+use crate::path::Path;
 use crate::planted::{self, Bug};
 use crate::random::{Random, draw};
 use crate::size::BASE_BYTES;
@@ -24,7 +25,6 @@ use super::incarnations::Incarnations;
 use super::limits::{
     CONNECT_NS, IDLE_NS, KEYS_NS_MAX, KEYS_OVERLAP_NS, RETRY_NS, RETRY_NS_MAX, SILENT_NS, UNREACHABLE_NS,
 };
-use super::path::Path;
 use super::session::{Incarnation, SendError, Session, SessionId, Stream};
 use super::shared::Shared;
 use super::status::{ChannelStatus, DownReason, Event, NodeCounts, Status};
@@ -210,8 +210,7 @@ impl Peer {
 
     pub fn status(&self) -> Status {
         let channel = self.current.as_ref().map(|channel| ChannelStatus {
-            address: channel.path.peer,
-            local: channel.path.local,
+            path: channel.path,
             boot_id: channel.session.incarnation.boot_id,
             incarnation: channel.session.incarnation.number,
             security: channel.security,
@@ -617,7 +616,7 @@ impl Peer {
         if !is_same {
             self.begin_session(&channel, shared);
         } else if old_path.is_some_and(|old| old != path) {
-            shared.events.push_back(Event::Moved { node, address: path.peer });
+            shared.events.push_back(Event::Moved { node, path });
         }
         if let Some(channel) = old.filter(|_| is_same) {
             // Packets under way are not lost.
@@ -642,8 +641,8 @@ impl Peer {
             let reason = if is_restart { DownReason::Restarted } else { DownReason::Reset };
             shared.events.push_back(Event::Down { node: self.node, reason });
         }
-        let (node, address) = (self.node, channel.path.peer);
-        shared.events.push_back(Event::Up { node, boot_id, incarnation: number, address });
+        let (node, path) = (self.node, channel.path);
+        shared.events.push_back(Event::Up { node, boot_id, incarnation: number, path });
     }
 
     /// Notes the present incarnation, and drops the hellos of earlier ones.

@@ -1,9 +1,10 @@
 //! What channels report to the service: events, and the state that `bywire status` shows.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use crate::handshake::PublicKey;
 use crate::keys::Security;
+use crate::path::Path;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +17,15 @@ pub enum Event {
         boot_id: [u8; 16],
         /// Differs between starts of its service.
         incarnation: u64,
-        /// The address of its service.
-        address: SocketAddr,
+        /// The path to its service.
+        path: Path,
     },
     /// A node that is up has a new address, or sends to another one of this node.
     Moved {
         /// The node.
         node: PublicKey,
-        /// The address of its service.
-        address: SocketAddr,
+        /// The path to its service.
+        path: Path,
     },
     /// A message from a node's service. Messages come once and in order between `Up` and `Down`.
     Message {
@@ -108,10 +109,8 @@ pub struct CopiedKey {
 /// The state of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelStatus {
-    /// The address of the other service.
-    pub address: SocketAddr,
-    /// This node's address to which the other service sends, if it is known.
-    pub local: Option<IpAddr>,
+    /// The path to the other service.
+    pub path: Path,
     /// Differs between starts of its machine.
     pub boot_id: [u8; 16],
     /// Differs between starts of its service.

@@ -15,7 +15,7 @@ fn known(simulation: &Simulation) -> Status {
 }
 
 fn address(simulation: &Simulation) -> Option<SocketAddr> {
-    known(simulation).channel.map(|channel| channel.address)
+    known(simulation).channel.map(|channel| channel.path.peer)
 }
 
 fn addresses(simulation: &Simulation) -> Option<[SocketAddr; 2]> {

@@ -113,7 +113,7 @@ pub fn packets_that_are_replayed_at_any_later_time_change_nothing() {
     fn channels(simulation: &Simulation, at: usize) -> (u64, SocketAddr, u64) {
         let status = simulation.nodes[at].channels.status(&simulation.key(1 - at)).expect("known");
         status.channel.map_or((0, stranger(), 0), |channel| {
-            (status.counts.channels, channel.address, channel.incarnation)
+            (status.counts.channels, channel.path.peer, channel.incarnation)
         })
     }
 }

@@ -13,7 +13,7 @@ pub fn two_nodes_are_up_after_one_round_trip_and_messages_cross_both_ways() {
     simulation.await_that("the one that asked is up", SECOND, |simulation| simulation.is_up(0, 1));
     assert_eq!(simulation.now_ns - began_ns, 100_000, "one round trip of the network");
     simulation.await_that("the other is up", SECOND, |simulation| simulation.is_up(1, 0));
-    let up = Event::Up { node: simulation.key(0), boot_id: [0; 16], incarnation: 1, address: address_of(0) };
+    let up = Event::Up { node: simulation.key(0), boot_id: [0; 16], incarnation: 1, path: address_of(0).into() };
     assert_eq!(simulation.nodes[1].events, [up]);
     let longest = vec![7; MESSAGE_BYTES_MAX];
     for message in [&b"a"[..], &longest, b"last"] {
@@ -27,7 +27,7 @@ pub fn two_nodes_are_up_after_one_round_trip_and_messages_cross_both_ways() {
     let status = simulation.nodes[0].channels.status(&simulation.key(1)).expect("it is in the table");
     let channel = status.channel.expect("it is up");
     // Only one of the two processors has instructions for AES.
-    assert_eq!((channel.address, channel.security), (address_of(1), Security::ChaCha20Poly1305));
+    assert_eq!((channel.path.peer, channel.security), (address_of(1), Security::ChaCha20Poly1305));
     assert_eq!((status.counts.hellos_sent, status.counts.answers_received), (1, 1));
 }
 
@@ -215,7 +215,7 @@ pub fn a_service_that_restarts_is_a_new_one_and_nothing_of_the_old_one_is_delive
         let last =
             simulation.nodes[other].events.iter().rev().find(|event| matches!(event, Event::Up { .. }));
         let boot_id = [node as u8; 16];
-        let up = Event::Up { node: it, boot_id, incarnation: 2, address: address_of(node) };
+        let up = Event::Up { node: it, boot_id, incarnation: 2, path: address_of(node).into() };
         assert_eq!(last, Some(&up));
         assert_eq!(simulation.downs(other), [DownReason::Restarted]);
     }
@@ -295,7 +295,7 @@ pub fn a_node_at_a_new_address_is_followed() {
     simulation.await_that("both have come", 3 * SECOND, |simulation| {
         simulation.messages(0, 1).len() == 1 && simulation.messages(1, 0).len() == 1
     });
-    let event = Event::Moved { node: simulation.key(0), address: moved };
+    let event = Event::Moved { node: simulation.key(0), path: moved.into() };
     assert!(simulation.nodes[1].events.contains(&event));
     assert!(simulation.downs(0).is_empty() && simulation.downs(1).is_empty());
 }

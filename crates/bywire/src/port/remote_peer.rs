@@ -1,9 +1,8 @@
 //! One peer on another machine, and the stages of its connection.
 
-use std::net::SocketAddr;
-
 use bywire_wire::connection::Options;
 use bywire_wire::keys::{Secret, Security};
+use bywire_wire::path::Path;
 use bywire_wire::service::{Identity, Kept, Terms};
 
 use crate::message::address::Address;
@@ -21,8 +20,8 @@ const USER_BYTES_MAX: usize = 256;
 /// One peer on another machine.
 pub(crate) struct RemotePeer {
     pub wire: Connection,
-    /// The address of its packets.
-    pub to: SocketAddr,
+    /// The path of packets.
+    pub path: Path,
     /// Calls of the kernel that have sent packets to it.
     pub calls: u64,
     /// This end's number, and the other end's.
@@ -147,7 +146,7 @@ impl RemotePeer {
         let setup = Setup { info, other_user, options, fragment_bytes: port.geometry.fragment_bytes };
         Self {
             wire: Connection::new(peer, setup),
-            to: terms.address,
+            path: terms.path,
             calls: 0,
             number,
             peer_number: introduction.connection,
@@ -191,7 +190,7 @@ impl RemotePeer {
             peer_user: user,
             peer_incarnation: incarnation,
             peer_connection: self.peer_number,
-            ip: self.to.ip(),
+            path: self.path.machines(),
         }
     }
 }

@@ -259,10 +259,11 @@ impl Work {
                 security: self.behaviour.security,
                 secret,
                 // No process has the discard port.
-                address: SocketAddr::new(
+                path: SocketAddr::new(
                     Ipv4Addr::LOCALHOST.into(),
                     if self.behaviour.is_blocked { 9 } else { peer.udp_port },
-                ),
+                )
+                .into(),
                 peer: peer.identity.clone().expect("registered"),
                 introduction,
                 route_bytes: 1472,

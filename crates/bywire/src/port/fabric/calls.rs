@@ -283,7 +283,7 @@ impl Port {
                 }
             }
             Notice::Alive { connection } => self.remote_is_alive(connection),
-            Notice::Moved { connection, ip } => self.remote_has_moved(connection, ip),
+            Notice::Moved { connection, path } => self.remote_has_moved(connection, path),
             Notice::Status { .. }
             | Notice::Reloaded { .. }
             | Notice::Prove { .. }
@@ -459,12 +459,12 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
 pub(super) fn blocked_at(stage: &Stage) -> Option<u16> {
     let Stage::Proving { remote, since_ns } = stage else { return None };
     let is_late = now_ns() >= since_ns.saturating_add(BLOCKED_AFTER.as_nanos() as u64);
-    (is_late && remote.wire.counts().taken == 0).then(|| remote.to.port())
+    (is_late && remote.wire.counts().taken == 0).then(|| remote.path.peer.port())
 }
 
 fn blocked(fabric: &Fabric, remote: &RemotePeer) -> ConnectError {
     let here = fabric.sockets.common().local_address().map_or(0, |address| address.port());
-    ConnectError::Blocked { here, there: remote.to.port() }
+    ConnectError::Blocked { here, there: remote.path.peer.port() }
 }
 
 fn error_of(reason: NotConnected) -> ConnectError {

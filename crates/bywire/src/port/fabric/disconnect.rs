@@ -1,9 +1,8 @@
 //! The ends of connections to other machines: by the peer, by its process or node, by silence, and by this end.
 
-use std::net::IpAddr;
-
 use bywire_sys::poller::Poller;
 use bywire_sys::udp;
+use bywire_wire::path::MachinePath;
 use bywire_wire::service::{End, Request};
 
 use super::calls::blocked_at;
@@ -90,7 +89,7 @@ impl Port {
         if taken < remote.socket_from {
             return;
         }
-        let socket = fabric.sockets.connect(index, remote.to);
+        let socket = fabric.sockets.connect(index, remote.path);
         if socket.is_some_and(|socket| self.poller.add(socket, Tag::Udp.bits()).is_ok()) {
             remote.socket_from = u64::MAX;
         } else {
@@ -118,7 +117,7 @@ impl Port {
         }
         remote.route_asked_ns = now_ns;
         // A shorter one may be a stranger's forgery. Where long packets do vanish, the connection finds out itself.
-        if let Ok(route) = udp::route(remote.to)
+        if let Ok(route) = udp::route(remote.path.peer)
             && route.payload_bytes > remote.route_bytes
         {
             remote.route_bytes = route.payload_bytes;
@@ -162,7 +161,7 @@ impl Port {
     }
 
     /// The machine of a peer has another address, as its node has proved.
-    pub(super) fn remote_has_moved(&mut self, number: u32, ip: IpAddr) {
+    pub(super) fn remote_has_moved(&mut self, number: u32, path: MachinePath) {
         let Some(fabric) = self.fabric.as_deref_mut() else { return };
         let Some(index) = fabric.slot_of(number) else { return };
         let remote = match self.slots.state_at(index) {
@@ -175,7 +174,7 @@ impl Port {
             _ => return,
         };
         fabric.disconnect_socket(index, remote);
-        remote.to.set_ip(ip);
+        remote.path = path.to_port(remote.path.peer.port());
         // The route has changed. Its MTU is asked for at the next occasion.
         remote.route_asked_ns = 0;
     }

@@ -35,7 +35,7 @@ pub fn terms(address: SocketAddr, number: u32, port: &PortOptions) -> Terms {
         side: Side::Initiator,
         security: Security::Aes256Gcm,
         secret: [0; 32],
-        address,
+        path: address.into(),
         peer: Identity {
             node,
             key: PublicKey([1; 32]),

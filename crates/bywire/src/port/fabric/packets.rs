@@ -207,7 +207,7 @@ impl Fabric {
             let is_full = !self.batch.has_room(remote.wire.packet_bytes().into());
             let is_last = !is_full && !remote.wire.has_gathered();
             let calls = self.sockets.calls();
-            self.stalled = self.sockets.send(index, remote.to, &self.batch, 0).err();
+            self.stalled = self.sockets.send(index, remote.path, &self.batch, 0).err();
             remote.calls += self.sockets.calls() - calls;
             if remote.has_socket() && !self.sockets.has_connected(index) {
                 // Its route has failed. It may work again later.
@@ -239,8 +239,8 @@ impl Fabric {
 
     /// Sends the rest of a batch for which there was no room. `false`: there still is none.
     fn resume_stalled(&mut self) -> bool {
-        let Some(Stalled { index, to, sent }) = self.stalled.take() else { return true };
-        self.stalled = self.sockets.send(index, to, &self.batch, sent).err();
+        let Some(Stalled { index, path, sent }) = self.stalled.take() else { return true };
+        self.stalled = self.sockets.send(index, path, &self.batch, sent).err();
         self.stalled.is_none()
     }
 }

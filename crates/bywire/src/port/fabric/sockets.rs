@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use bywire_sys::Errno;
 use bywire_sys::udp::{Datagrams, ReceiveError, SendError, UdpSocket};
 use bywire_wire::batch::Batch;
+use bywire_wire::path::Path;
 
 use super::runs::Runs;
 
@@ -54,7 +55,7 @@ struct Connected {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stalled {
     pub index: u32,
-    pub to: SocketAddr,
+    pub path: Path,
     /// The bytes of it that have left.
     pub sent: usize,
 }
@@ -89,13 +90,13 @@ impl Sockets {
     }
 
     /// Connects a socket for the peer in a slot. `None`: there are enough, or the kernel has none.
-    pub fn connect(&mut self, index: u32, to: SocketAddr) -> Option<&UdpSocket> {
+    pub fn connect(&mut self, index: u32, path: Path) -> Option<&UdpSocket> {
         if self.connected.len() == CONNECTED_MAX || self.has_connected(index) {
             return None;
         }
-        let socket = self.common.connected_to(to, None).ok()?;
+        let socket = self.common.connected_to(path.peer, path.local).ok()?;
         prepare(&socket);
-        self.connected.push(Connected { index, to, socket });
+        self.connected.push(Connected { index, to: path.peer, socket });
         self.earlier = EARLIER_MAX;
         self.connected.last().map(|connected| &connected.socket)
     }
@@ -211,7 +212,7 @@ impl Sockets {
     ///
     /// # Errors
     /// The socket has no room.
-    pub fn send(&mut self, index: u32, to: SocketAddr, batch: &Batch, sent: usize) -> Result<(), Stalled> {
+    pub fn send(&mut self, index: u32, path: Path, batch: &Batch, sent: usize) -> Result<(), Stalled> {
         let mut place = self.place_of(index);
         for (run, packet_bytes) in Runs::of(batch) {
             // The rest of a run that was cut short.
@@ -221,11 +222,11 @@ impl Sockets {
                 self.calls += 1;
                 let outcome = match place {
                     Some(place) => self.connected[place].socket.send_batch(None, packets, packet_bytes),
-                    None => self.common.send_batch(Some(to), packets, packet_bytes),
+                    None => self.common.send_batch_from(path.local, path.peer, packets, packet_bytes),
                 };
                 match outcome {
                     Ok(count) => at += count,
-                    Err(SendError::Full) => return Err(Stalled { index, to, sent: at }),
+                    Err(SendError::Full) => return Err(Stalled { index, path, sent: at }),
                     // Its route, or the address that it sends from, may be gone.
                     Err(SendError::Unreachable(_) | SendError::System(_)) if place.is_some() => {
                         self.disconnect(index);
@@ -276,7 +277,7 @@ mod tests {
         let to = address(sockets.common());
         let peers = [(); 3].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
         for (index, peer) in (0..).zip(&peers[..2]) {
-            assert!(sockets.connect(index, address(peer)).is_some());
+            assert!(sockets.connect(index, address(peer).into()).is_some());
         }
         for round in 0..100u8 {
             for (number, peer) in (0..).zip(&peers) {
@@ -293,14 +294,14 @@ mod tests {
         let to = address(sockets.common());
         let peers = [(); CONNECTED_MAX].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
         for (index, peer) in (0..).zip(&peers) {
-            assert!(sockets.connect(index, address(peer)).is_some());
+            assert!(sockets.connect(index, address(peer).into()).is_some());
         }
         for peer in peers.iter().cycle().take(100) {
             peer.send(Some(to), b"!").expect("sent");
             sockets.look_everywhere();
             assert_eq!(sockets.receive(8, &mut [0; 8]), Ok(Some(ONE_BYTE)));
         }
-        assert!(sockets.connect(CONNECTED_MAX as u32, to).is_none(), "there are enough");
+        assert!(sockets.connect(CONNECTED_MAX as u32, to.into()).is_none(), "there are enough");
     }
 
     #[test]
@@ -310,7 +311,7 @@ mod tests {
             let to = address(sockets.common());
             let peer = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
             (0..5).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
-            assert!(sockets.connect(0, address(&peer)).is_some());
+            assert!(sockets.connect(0, address(&peer).into()).is_some());
             (5..10).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
             let (mut received, started) = (Vec::new(), Instant::now());
             while received.len() < 10 && started.elapsed() < Duration::from_secs(5) {
@@ -328,7 +329,7 @@ mod tests {
         let mut sockets = Sockets::new().expect("bound");
         let to = address(sockets.common());
         let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        assert!(sockets.connect(0, address(&peer)).is_some());
+        assert!(sockets.connect(0, address(&peer).into()).is_some());
         peer.send(Some(to), b"!").expect("sent");
         let mut buffer = [0; 8];
         let found = (0..4 * EARLIER_MAX).any(|_| {
@@ -343,7 +344,7 @@ mod tests {
         let mut sockets = Sockets::new().expect("bound");
         let to = address(sockets.common());
         let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        assert!(sockets.connect(0, address(&peer)).is_some());
+        assert!(sockets.connect(0, address(&peer).into()).is_some());
         let mut looks_until = |from: &UdpSocket| {
             from.send(Some(to), b"!").expect("sent");
             let mut looks = 1;
@@ -366,7 +367,7 @@ mod tests {
         let peer = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
         let copy = {
             use std::os::fd::AsFd;
-            let socket = sockets.connect(0, address(&peer)).expect("connected");
+            let socket = sockets.connect(0, address(&peer).into()).expect("connected");
             socket.as_fd().try_clone_to_owned().expect("a copy, as a fork makes it")
         };
         sockets.disconnect(0);
