@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use bywire_sys::{directory, process};
+use rustix::fs::OFlags;
 
 /// The mode of a file without secrets.
 pub const PUBLIC_MODE: u32 = 0o644;
@@ -44,7 +45,15 @@ pub enum FileError {
 /// # Errors
 /// [`FileError`].
 pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
-    read(path, bytes_max, 0o022, FileError::WritableByOthers)
+    read(path, OFlags::empty(), bytes_max, 0o022, FileError::WritableByOthers)
+}
+
+/// Reads a file that only root and this user can have written, from a directory in which others can make files and links.
+///
+/// # Errors
+/// [`FileError`].
+pub fn read_among_others(path: &Path, bytes_max: u64) -> Result<String, FileError> {
+    read(path, OFlags::NOFOLLOW, bytes_max, 0o022, FileError::WritableByOthers)
 }
 
 /// Reads a file that only root and this user can have read.
@@ -52,11 +61,12 @@ pub fn read_public(path: &Path, bytes_max: u64) -> Result<String, FileError> {
 /// # Errors
 /// [`FileError`].
 pub fn read_secret(path: &Path, bytes_max: u64) -> Result<String, FileError> {
-    read(path, bytes_max, 0o077, FileError::Exposed)
+    read(path, OFlags::empty(), bytes_max, 0o077, FileError::Exposed)
 }
 
 fn read(
     path: &Path,
+    flags: OFlags,
     bytes_max: u64,
     forbidden: u32,
     loose: impl FnOnce(PathBuf) -> FileError,
@@ -67,7 +77,7 @@ fn read(
         _ => FileError::Unreadable(path.to_owned(), error),
     };
     // A fifo in its place is opened without waiting, and refused.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let flags = (flags | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let found = file.metadata().map_err(unreadable)?;
     if !found.is_file() || found.len() > bytes_max {
@@ -121,6 +131,14 @@ fn sync_directory_of(path: &Path) {
 /// [`FileError`].
 pub fn replace(path: &Path, text: &str) -> Result<(), FileError> {
     let mode = std::fs::metadata(path).map_or(PUBLIC_MODE, |found| found.mode() & 0o777);
+    replace_with_mode(path, mode, text)
+}
+
+/// Replaces a file as [`replace`] does, and gives it this mode.
+///
+/// # Errors
+/// [`FileError`].
+pub fn replace_with_mode(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);

@@ -202,9 +202,19 @@ fn cuts_a_removed_node_off(reason: &str, stop_writes: impl FnOnce(&Path), permit
     assert!(has_serial(b, 2) && serial_on_disk(b) == 1);
     eventually("the keeper is told", || a.status_of("b").ahead.is_none());
 
+    // Nor does a service that restarts meanwhile take it for a member, although the keeper is away.
+    network.machines[0].stop();
+    network.machines[1].stop();
+    network.machines[1].start();
+    let [_, b, _] = &network.machines[..] else { unreachable!() };
+    eventually("the reason", || service(b).unwritten.is_some_and(|unwritten| unwritten.contains(reason)));
+    assert!(has_serial(b, 2) && serial_on_disk(b) == 1);
+    let copy = b.runtime().join(fabric::FILE_NAME);
+    assert!(copy.exists());
+
     permit_writes(&directory);
     eventually("the file on the disk", || service(b).unwritten.is_none());
-    assert_eq!(serial_on_disk(b), 2);
+    assert!(serial_on_disk(b) == 2 && !copy.exists());
 }
 
 #[test]

@@ -246,7 +246,6 @@ fn programs_behind_a_firewall_that_lets_only_answers_in_reach_a_machine_by_its_s
         asking.send(peer, Priority::High, text).expect("room");
         assert_eq!(message(&mut asking), text);
     }
-    assert_eq!(asking.packet_counts(peer).expect("connected").lost, 0);
     asking.disconnect(peer);
     answering.join().expect("it ended well");
 }

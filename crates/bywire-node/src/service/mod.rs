@@ -190,8 +190,8 @@ impl<'a> Service<'a> {
         let began_ns = clock::nanoseconds();
         let key = key::read(&options.configuration.join(key::FILE_NAME))?;
         let path = options.configuration.join(fabric::FILE_NAME);
-        let text = fabric::read_text(&path).map_err(FabricError::from)?;
-        let fabric = Fabric::of(&path, &text, &key.public())?;
+        let mut text = fabric::read_text(&path).map_err(FabricError::from)?;
+        let mut fabric = Fabric::of(&path, &text, &key.public())?;
         let settings = Settings::read(&options.configuration)?;
         let directory =
             RuntimeDirectory::open(options.runtime_directory.as_deref()).map_err(ServiceError::Runtime)?;
@@ -218,6 +218,12 @@ impl<'a> Service<'a> {
             }
         })?;
         claim.listener.set_backlog(refusals::BACKLOG_MAX)?;
+        // No other service can write the copy any more.
+        let copy = unwritten::take_copy(&directory.path().join(unwritten::COPY_NAME), &fabric, &key.public());
+        let unwritten = copy.map(|(copy, newer)| {
+            (fabric, text) = (copy, newer);
+            Unwritten::new(began_ns, text.clone())
+        });
         let broker = Broker::new(began_ns, own(&fabric, &key));
         let service = Self {
             fabric,
@@ -247,7 +253,7 @@ impl<'a> Service<'a> {
             invitations: Invitations::default(),
             pings: Pings::default(),
             complaint: None,
-            unwritten: None,
+            unwritten,
             remarks: Bucket::default(),
             say,
         };

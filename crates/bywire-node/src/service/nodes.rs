@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use bywire_sys::directory;
 use bywire_wire::channel::Event;
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::service::{self, NotConnected};
@@ -12,7 +13,7 @@ use crate::fabric::{self, Fabric, FabricError, ServiceAddress};
 use crate::lookup::{Answer, Question};
 use crate::{file, link};
 
-use super::unwritten::Unwritten;
+use super::unwritten::{self, Unwritten};
 use super::{Service, own};
 
 impl Service<'_> {
@@ -30,7 +31,7 @@ impl Service<'_> {
             }
             Ok((fabric, text)) => {
                 let is_kept_here = fabric.keeper().is_some_and(|keeper| keeper.key == self.key.public());
-                self.unwritten = None;
+                self.forget_unwritten();
                 let before = self.put_in_force(now_ns, fabric, text);
                 if is_kept_here && self.fabric != before && self.fabric.serial <= before.serial {
                     (self.say)(
@@ -83,8 +84,7 @@ impl Service<'_> {
             let found = fabric::read_text(&path).ok();
             let found = found.and_then(|text| Fabric::of(&path, &text, &self.key.public()).ok());
             if found.is_some_and(|found| found.serial >= serial) {
-                self.unwritten = None;
-                return;
+                return self.forget_unwritten();
             }
         }
         match file::replace(&path, &unwritten.text) {
@@ -92,15 +92,28 @@ impl Service<'_> {
                 if unwritten.reason().is_some() {
                     (self.say)(&format!("fabric.toml is written, with serial {serial}"));
                 }
-                self.unwritten = None;
+                self.forget_unwritten();
             }
             Err(error) => {
+                let copied = unwritten.copy_to(&self.directory.path().join(unwritten::COPY_NAME));
                 if unwritten.fail(now_ns, error.to_string()) {
                     (self.say)(&format!(
                         "serial {serial} is in force, and fabric.toml on the disk is older: {error}: correct that; it is tried again"
                     ));
+                    if let Err(error) = copied {
+                        (self.say)(&format!(
+                            "a service that restarts before that begins with the older one, as there is no copy either: {error}"
+                        ));
+                    }
                 }
             }
+        }
+    }
+
+    /// The file in force is on the disk.
+    fn forget_unwritten(&mut self) {
+        if self.unwritten.take().is_some() {
+            directory::remove(&self.directory.path().join(unwritten::COPY_NAME));
         }
     }
 
