@@ -24,6 +24,12 @@ pub struct MachinePath {
 }
 
 impl Path {
+    /// Returns whether packets take the same way as those of another path, as far as is known.
+    pub fn is_like(self, other: Self) -> bool {
+        let is_known = self.local.is_some() && other.local.is_some();
+        self.peer == other.peer && (self.local == other.local || !is_known)
+    }
+
     /// Its machines.
     pub fn machines(self) -> MachinePath {
         MachinePath { peer: self.peer.ip(), local: self.local }

@@ -145,6 +145,11 @@ impl<T> Recovery<T> {
         &self.rtt
     }
 
+    /// Begins with the round-trip time of an earlier connection on the same path.
+    pub fn set_rtt(&mut self, rtt: Rtt) {
+        self.rtt = rtt;
+    }
+
     /// Bytes of packets that wait.
     pub fn in_flight(&self) -> u64 {
         self.in_flight

@@ -49,6 +49,11 @@ impl PacketSize {
         }
     }
 
+    /// The same path, on which the probe under way is not awaited.
+    pub fn without_probe(&self) -> Self {
+        Self { probe: None, ..self.clone() }
+    }
+
     /// The length of packets, headers of IP and UDP not counted.
     pub fn bytes(&self) -> u16 {
         self.bytes

@@ -6,7 +6,7 @@ use crate::keys::{Security, Side};
 use crate::path::Path;
 use crate::size::BASE_BYTES;
 
-use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS};
+use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS, SILENT_NS};
 use super::out::Out;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
@@ -25,6 +25,8 @@ pub struct Channel {
     pub heard_ns: u64,
     /// The time since which an answer has been missing.
     pub asked_ns: Option<u64>,
+    /// Packets of the channels before it in the session, as [`Self::sent_and_lost`] counts them.
+    pub sent_and_lost_before: [u64; 2],
 }
 
 impl Channel {
@@ -68,7 +70,18 @@ impl Channel {
     /// The packets that have left, and how many were lost on the way.
     pub fn sent_and_lost(&self) -> [u64; 2] {
         let counts = self.connection.counts();
-        [counts.sent, counts.lost_on_the_way()]
+        let [sent, lost] = self.sent_and_lost_before;
+        [sent + counts.sent, lost + counts.lost_on_the_way()]
+    }
+
+    /// Takes the place of a channel of the same session. What is known of a path that works stays known.
+    pub fn follow(&mut self, before: &mut Self) {
+        self.sent_and_lost_before = before.sent_and_lost();
+        let asked_ago_ns = before.asked_ns.map(|asked_ns| self.began_ns.saturating_sub(asked_ns));
+        let is_silent = asked_ago_ns.is_some_and(|ago_ns| ago_ns >= SILENT_NS);
+        if self.path.is_like(before.path) && !is_silent {
+            self.connection.continue_path(&mut before.connection);
+        }
     }
 
     /// Hands out the packets that have to leave, and returns their number.

@@ -401,6 +401,7 @@ impl Peer {
             began_ns: now_ns,
             heard_ns: now_ns,
             asked_ns: None,
+            sent_and_lost_before: [0; 2],
         }
     }
 
@@ -618,12 +619,13 @@ impl Peer {
         } else if old_path.is_some_and(|old| old != path) {
             shared.events.push_back(Event::Moved { node, path });
         }
-        if let Some(channel) = old.filter(|_| is_same) {
+        if let Some(mut old) = old.filter(|_| is_same) {
+            channel.follow(&mut old);
             // Packets under way are not lost.
-            shared.numbers.insert(channel.number, node);
+            shared.numbers.insert(old.number, node);
             let overlap_ns = if planted::is(Bug::OldKeysKept) { KEYS_NS_MAX } else { KEYS_OVERLAP_NS };
             let until_ns = began_ns.saturating_add(overlap_ns);
-            self.previous = Some(Previous { channel, until_ns });
+            self.previous = Some(Previous { channel: old, until_ns });
         }
         let session = self.session.as_mut().filter(|_| !planted::is(Bug::MessageForgotten));
         if session.is_some_and(|session| session.send(&mut channel.stream, &mut channel.connection)) {

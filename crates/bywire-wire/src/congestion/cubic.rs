@@ -153,6 +153,12 @@ impl Congestion for Cubic {
         }
     }
 
+    fn on_new_numbers(&mut self) {
+        if let Some(slow_start) = &mut self.slow_start {
+            slow_start.end_round();
+        }
+    }
+
     fn set_packet_bytes(&mut self, bytes: u64) {
         // A window within its first packets stays that many packets.
         if self.window == INITIAL_PACKETS * self.packet_bytes && self.threshold == u64::MAX {

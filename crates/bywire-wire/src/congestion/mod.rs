@@ -41,6 +41,8 @@ pub trait Congestion: std::fmt::Debug {
     fn on_arrival(&mut self, arrival: Arrival);
     /// Notes lost packets, the newest of which left at `sent_at_ns`. `is_persistent`: the path may have changed.
     fn on_loss(&mut self, now_ns: u64, sent_at_ns: u64, is_persistent: bool);
+    /// Notes that the next packets are those of a new connection on the same path, whose numbers begin anew.
+    fn on_new_numbers(&mut self);
     /// Notes a new packet size.
     fn set_packet_bytes(&mut self, bytes: u64);
 }

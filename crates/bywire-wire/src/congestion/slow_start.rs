@@ -42,6 +42,11 @@ impl SlowStart {
         Some(grown)
     }
 
+    /// The next arrival begins a round.
+    pub fn end_round(&mut self) {
+        self.round_end = 0;
+    }
+
     fn note(&mut self, arrival: &Arrival) {
         if arrival.largest >= self.round_end {
             self.round_end = arrival.next_number;

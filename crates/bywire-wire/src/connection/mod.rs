@@ -298,6 +298,15 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
+    /// Begins with what an earlier connection between the same machines knows of their path: the round-trip time, the congestion
+    /// window and the packet size. The earlier one sends nothing any more.
+    pub fn continue_path(&mut self, before: &mut Self) {
+        self.recovery.set_rtt(*before.recovery.rtt());
+        std::mem::swap(&mut self.congestion, &mut before.congestion);
+        self.congestion.on_new_numbers();
+        self.size = before.size.without_probe();
+    }
+
     /// The state.
     pub fn state(&self) -> State {
         self.state

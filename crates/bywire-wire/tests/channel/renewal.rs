@@ -53,6 +53,55 @@ pub fn a_channel_in_use_gets_new_keys_every_two_minutes_and_loses_nothing() {
     }
 }
 
+/// What a node knows of the path to the other one: the round-trip time in ms, the packet size, and the packets that have left.
+fn path_known(simulation: &Simulation, at: usize) -> (u64, u16, u64) {
+    let status = simulation.nodes[at].channels.status(&simulation.key(1 - at)).expect("known");
+    let channel = status.channel.expect("it is up");
+    (channel.rtt_ns / MS, channel.packet_bytes[0], channel.sent_and_lost[0])
+}
+
+#[test]
+fn a_renewal_keeps_what_is_known_of_the_path() {
+    const ROUND_TRIP_NS: u64 = 40 * MS;
+    let mut simulation = Simulation::pair(53);
+    simulation.faults = Faults { delay_ns: (ROUND_TRIP_NS / 2, ROUND_TRIP_NS / 2 + 1), ..CLEAN };
+    for at in [0, 1] {
+        let other = simulation.key(1 - at);
+        simulation.nodes[at].channels.set_route_bytes(&other, 1452);
+    }
+    talk(&mut simulation, RENEW_NS - 3 * SECOND, 250 * MS);
+    // One end sends as much as it can.
+    let target = simulation.key(1);
+    let flood = |simulation: &mut Simulation, for_ns: u64| {
+        let (until_ns, before) = (simulation.now_ns + for_ns, simulation.messages(1, 0).len());
+        while simulation.now_ns < until_ns {
+            while simulation.nodes[0].channels.send(simulation.now_ns, &target, &[7; 1000]).is_ok() {}
+            simulation.collect(0);
+            simulation.run(MS);
+        }
+        simulation.messages(1, 0).len() - before
+    };
+    let rounds = 5;
+    flood(&mut simulation, SECOND);
+    let usual = flood(&mut simulation, rounds * ROUND_TRIP_NS);
+    let (made, known) = (channels(&simulation, 0), [0, 1].map(|at| path_known(&simulation, at)));
+    for (rtt_ms, packet_bytes, _) in known {
+        assert!(rtt_ms.abs_diff(ROUND_TRIP_NS / MS) < 15 && packet_bytes == 1452, "{known:?}");
+    }
+    while channels(&simulation, 0) == made || channels(&simulation, 1) == made {
+        flood(&mut simulation, MS);
+    }
+    for (at, (rtt_ms, packet_bytes, sent)) in known.into_iter().enumerate() {
+        let (rtt_ms_now, packet_bytes_now, sent_now) = path_known(&simulation, at);
+        assert!(rtt_ms_now.abs_diff(rtt_ms) < 15, "{rtt_ms_now} ms");
+        assert!(packet_bytes_now == packet_bytes && sent_now >= sent, "node {at}");
+    }
+    // What was under way leaves once more, which takes a round trip. There is no other dip.
+    let renewed = flood(&mut simulation, rounds * ROUND_TRIP_NS);
+    assert!(4 * renewed >= 3 * usual, "{renewed} messages after a renewal, and {usual} before");
+    assert_eq!(simulation.ups(0) + simulation.ups(1), 2);
+}
+
 #[test]
 pub fn keys_from_before_a_renewal_are_good_for_a_moment_only() {
     let mut simulation = Simulation::pair(50);
