@@ -618,3 +618,42 @@ proptest! {
         }
     }
 }
+
+/// When the first packet of one end arrives at the other one, in ms, if so many of a hundred packets are lost.
+fn proved_after_ms(lost: u64, one_way_ns: u64, seed: u64) -> u64 {
+    let mut ends = [end(Side::Initiator), end(Side::Responder)];
+    let mut chance = seed;
+    let mut flying: VecDeque<(u64, usize, Vec<u8>)> = VecDeque::new();
+    let mut now_ns = 0;
+    while ends[1].counts().taken == 0 {
+        assert!(now_ns < 60_000 * MS, "never");
+        for from in [0, 1] {
+            for packet in packets(&mut ends[from], now_ns) {
+                // The high bits of a linear generator.
+                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                if (chance >> 33) % 100 >= lost {
+                    flying.push_back((now_ns + one_way_ns, 1 - from, packet));
+                }
+            }
+        }
+        let due_ns = ends.iter().filter_map(Connection::next_timeout_ns).min().unwrap_or(u64::MAX);
+        now_ns = flying.front().map_or(u64::MAX, |(at_ns, ..)| *at_ns).min(due_ns.max(now_ns + 20_000));
+        while flying.front().is_some_and(|(at_ns, ..)| *at_ns <= now_ns) {
+            let (_, to, mut packet) = flying.pop_front().expect("it was just there");
+            ends[to].receive(now_ns, &mut packet);
+        }
+    }
+    now_ns / MS
+}
+
+#[test]
+fn the_first_packet_on_a_bad_path_comes_within_the_ten_seconds_that_a_port_waits_for_a_caller() {
+    for (lost, one_way_ms) in [(0, 500), (20, 500), (40, 500), (60, 500), (60, 20)] {
+        let proved = (0..1000).map(|seed| proved_after_ms(lost, one_way_ms * MS, seed * 7919 + lost));
+        let mut proved: Vec<_> = proved.collect();
+        proved.sort_unstable();
+        let [median, late, last] = [500, 990, 999].map(|place| proved[place]);
+        println!("{lost} % lost, {one_way_ms} ms one way: {median} ms, 99 % {late} ms, longest {last} ms");
+        assert!(last < 10_000, "{lost} % lost: {last} ms");
+    }
+}

@@ -24,8 +24,8 @@ use super::tally::Counts;
 /// The name of the port of every program, and of its user.
 pub const PORT: &str = "program";
 const USER: &str = "ann";
-/// How long the first packet of a peer is awaited.
-const PROVE_NS: u64 = 30 * SECOND_NS;
+/// How long the first packet of a called peer is awaited, and that of a caller.
+const PROVE_NS: [u64; 2] = [30 * SECOND_NS, 10 * SECOND_NS];
 /// How often the service is asked whether a silent peer lives.
 const INQUIRY_NS: u64 = SECOND_NS;
 /// How long a connection goes on that has been closed, until everything is acknowledged.
@@ -59,7 +59,7 @@ struct Connection {
     /// Messages that were sent and received.
     sent: u64,
     received: u64,
-    made_ns: u64,
+    proves_ns: u64,
     is_proved: bool,
     vouched_ns: u64,
     inquired_ns: u64,
@@ -291,6 +291,7 @@ impl Program {
             }
         };
         let call = self.calls.remove(&number).ok_or("terms came for a call that nobody made")?;
+        let is_called = matches!(call.of, CallOf::Offer(_));
         if let CallOf::Node(node) = call.of {
             if node != terms.peer.node {
                 return Err(format!("a call to {node} was answered by {}", terms.peer.node));
@@ -320,7 +321,7 @@ impl Program {
             to: terms.path.peer,
             sent: 0,
             received: 0,
-            made_ns: now_ns,
+            proves_ns: now_ns + PROVE_NS[usize::from(is_called)],
             is_proved: false,
             vouched_ns: 0,
             inquired_ns: 0,
@@ -471,7 +472,7 @@ impl Program {
         scenario: &Scenario,
         counts: &mut Counts,
     ) -> bool {
-        if !connection.is_proved && now_ns >= connection.made_ns + PROVE_NS {
+        if !connection.is_proved && now_ns >= connection.proves_ns {
             counts.note("connections: never proved");
             return true;
         }
@@ -516,7 +517,7 @@ impl Program {
                 let after_ns = scenario.unreachable_after_ns;
                 (since_ns + after_ns / 4).max(connection.inquired_ns + INQUIRY_NS)
             });
-            let proves_ns = (!connection.is_proved).then_some(connection.made_ns + PROVE_NS);
+            let proves_ns = (!connection.is_proved).then_some(connection.proves_ns);
             let own_ns = match connection.leaves_ns {
                 Some(leaves_ns) => leaves_ns,
                 None => connection.speaks_ns.min(connection.closes_ns.max(self.kept_until_ns)),

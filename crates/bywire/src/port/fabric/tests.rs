@@ -612,6 +612,33 @@ fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
 }
 
 #[test]
+fn a_silent_caller_has_its_place_for_ten_seconds_and_a_called_port_for_thirty() {
+    for (is_caller, seconds) in [(false, 10), (true, 30)] {
+        for (silent_seconds, is_kept) in [(seconds - 2, true), (seconds + 1, false)] {
+            let mut fixture = Fixture::new(PortOptions::default());
+            let peer = fixture.meet().peer;
+            let Some(Slot::Wire(remote)) = fixture.port.slots.replace(peer, Slot::Free { last: None }) else {
+                panic!("no peer")
+            };
+            let since_ns = now_ns() - silent_seconds * 1_000_000_000;
+            let call = Call {
+                address: "b/7".parse().expect("an address"),
+                number: remote.number,
+                stage: Stage::Proving { remote, since_ns },
+                since_ns,
+                other_user: None,
+                announce: true,
+                is_caller,
+            };
+            fixture.port.slots.replace(peer, Slot::Calling(Box::new(call)));
+            fixture.port.look_at_call(now_ns(), peer.index);
+            let state = fixture.port.slots.state_at(peer.index);
+            assert_eq!(matches!(state, Some(Slot::Calling(_))), is_kept, "{is_caller} {silent_seconds}");
+        }
+    }
+}
+
+#[test]
 fn a_lingering_port_is_told_by_its_next_node_at_once() {
     let mut fixture = Fixture::new(PortOptions { linger: TIMEOUT, ..PortOptions::default() });
     let mut fake = fixture.meet();
