@@ -710,6 +710,10 @@ impl Peer {
     /// Checks whether the channel has ended.
     pub fn look_at_end(&mut self, now_ns: u64, shared: &mut Shared) {
         let Some(channel) = &mut self.current else { return };
+        // An end that closes in the middle of a renewal does not have the new keys.
+        let before = self.previous.as_mut().map(|previous| &mut previous.channel);
+        let is_closed = |before: &&mut Channel| matches!(before.connection.state(), State::ClosedByPeer(_));
+        let channel = before.filter(is_closed).unwrap_or(channel);
         let reason = match channel.connection.state() {
             State::Open => return,
             State::ClosedByPeer(REASON_CLOSED) => DownReason::Closed,

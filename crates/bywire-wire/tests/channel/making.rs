@@ -13,7 +13,8 @@ pub fn two_nodes_are_up_after_one_round_trip_and_messages_cross_both_ways() {
     simulation.await_that("the one that asked is up", SECOND, |simulation| simulation.is_up(0, 1));
     assert_eq!(simulation.now_ns - began_ns, 100_000, "one round trip of the network");
     simulation.await_that("the other is up", SECOND, |simulation| simulation.is_up(1, 0));
-    let up = Event::Up { node: simulation.key(0), boot_id: [0; 16], incarnation: 1, path: address_of(0).into() };
+    let up =
+        Event::Up { node: simulation.key(0), boot_id: [0; 16], incarnation: 1, path: address_of(0).into() };
     assert_eq!(simulation.nodes[1].events, [up]);
     let longest = vec![7; MESSAGE_BYTES_MAX];
     for message in [&b"a"[..], &longest, b"last"] {

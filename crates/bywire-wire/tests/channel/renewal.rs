@@ -1,9 +1,11 @@
 //! Channels in use get new keys from a handshake.
 
-use bywire_wire::channel::{DownReason, KEYS_NS_MAX, KEYS_OVERLAP_NS, RENEW_LATER_NS, RENEW_NS};
-use bywire_wire::packet::PacketKind;
+use std::collections::BTreeSet;
 
-use crate::simulation::{CLEAN, Faults, MS, Packet, SECOND, Simulation, address_of};
+use bywire_wire::channel::{DownReason, KEYS_NS_MAX, KEYS_OVERLAP_NS, RENEW_LATER_NS, RENEW_NS};
+use bywire_wire::packet::{Header, PacketKind};
+
+use crate::simulation::{Attacker, CLEAN, Faults, MS, Numbers, Packet, SECOND, Simulation, address_of};
 
 fn channels(simulation: &Simulation, at: usize) -> u64 {
     let status = simulation.nodes[at].channels.status(&simulation.key(1 - at)).expect("known");
@@ -158,6 +160,90 @@ pub fn a_channel_whose_keys_cannot_be_renewed_goes_on_for_five_minutes() {
     simulation.await_that("a new channel", 60 * SECOND, |simulation| {
         simulation.is_up(0, 1) && simulation.is_up(1, 0)
     });
+}
+
+#[test]
+fn a_service_that_ends_in_the_middle_of_a_renewal_is_known_to_have_ended() {
+    for seed in 60..64 {
+        let mut simulation = Simulation::pair(seed);
+        talk(&mut simulation, RENEW_NS - SECOND, 250 * MS);
+        let made = channels(&simulation, 1);
+        simulation.await_that("new keys at one end", 3 * SECOND, |simulation| channels(simulation, 0) > made);
+        assert_eq!(channels(&simulation, 1), made, "the first packet with the new keys is under way");
+        let now_ns = simulation.now_ns;
+        simulation.nodes[1].channels.close(now_ns);
+        simulation.collect(1);
+        simulation.await_that("the end", MS, |simulation| simulation.downs(0) == [DownReason::Closed]);
+        simulation.await_that("the answer", 100 * MS, |simulation| {
+            simulation.nodes[1].channels.next_timeout_ns().is_none()
+        });
+    }
+}
+
+/// The kinds of packets of a renewal: hellos, answers, and packets with the new keys by their sender.
+const KINDS: usize = 4;
+
+/// An attacker who drops or holds back the first packets of each kind, as the seed says, and knows the channel before.
+fn attacker_on_renewals(seed: u64, known: BTreeSet<u32>) -> Attacker {
+    let mut numbers = Numbers(seed);
+    let mut left: [u64; KINDS] = std::array::from_fn(|_| [0, 0, 1, 2, 5][numbers.below(5) as usize]);
+    let are_dropped: [bool; KINDS] = std::array::from_fn(|_| numbers.below(2) == 0);
+    Box::new(move |packet| {
+        let header = Header::parse(&packet.bytes).expect("a packet");
+        let kind = match header.kind {
+            PacketKind::Hello => 0,
+            PacketKind::Answer => 1,
+            PacketKind::Cookie => return Some(0),
+            PacketKind::Data if known.contains(&header.connection) => return Some(0),
+            PacketKind::Data => 2 + usize::from(packet.from == address_of(1)),
+        };
+        if left[kind] == 0 {
+            return Some(0);
+        }
+        left[kind] -= 1;
+        (!are_dropped[kind]).then(|| numbers.below(4 * SECOND))
+    })
+}
+
+#[test]
+fn an_attacker_who_drops_or_holds_back_the_packets_of_renewals_ends_no_session_and_loses_no_message() {
+    let mut renewals = 0;
+    for seed in 0..200 {
+        let mut simulation = Simulation::pair(100 + seed);
+        if seed % 2 == 0 {
+            simulation.connect(1, 0);
+        }
+        let mut sent = talk(&mut simulation, RENEW_NS - 5 * SECOND, 500 * MS);
+        let data = simulation.recorded.iter().filter_map(|packet| Header::parse(&packet.bytes));
+        let known = data.filter(|header| header.kind == PacketKind::Data).map(|header| header.connection);
+        simulation.attacker = Some(attacker_on_renewals(seed, known.collect()));
+        // Both begin at once if hellos are held back until the other end's time.
+        let until_ns = simulation.now_ns + 60 * SECOND;
+        while simulation.now_ns < until_ns {
+            for (from, to) in [(0, 1), (1, 0)] {
+                simulation.send(from, to, &sent.to_le_bytes());
+            }
+            sent += 1;
+            simulation.run(500 * MS);
+        }
+        simulation.attacker = None;
+        simulation.run(20 * SECOND);
+        let expected: Vec<_> = (0..sent).map(|message| message.to_le_bytes().to_vec()).collect();
+        for (at, of) in [(0, 1), (1, 0)] {
+            assert_eq!(simulation.messages(at, of), expected, "seed {seed}");
+            assert_eq!((simulation.ups(at), simulation.downs(at).len()), (1, 0), "seed {seed}");
+        }
+        renewals += channels(&simulation, 0) - 1;
+        let now_ns = simulation.now_ns;
+        for (from, to) in [(0, 1), (1, 0)] {
+            simulation.send(from, to, b"last");
+            simulation.await_that("both are on the same channel", 10 * MS, |simulation| {
+                simulation.messages(to, from).last().is_some_and(|message| message == b"last")
+            });
+        }
+        assert!(simulation.now_ns - now_ns < 10 * MS);
+    }
+    assert!(renewals > 200, "{renewals}");
 }
 
 #[test]

@@ -119,7 +119,7 @@ pub fn a_first_packet_that_is_repeated_from_elsewhere_moves_no_channel() {
             sent.find(|packet| is(&packet.bytes, PacketKind::Data)).expect("a first packet").bytes.clone();
         simulation.give(1, stranger(7), &first);
         let status = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known");
-        assert_eq!(status.channel.expect("it is up").address, address_of(0));
+        assert_eq!(status.channel.expect("it is up").path.peer, address_of(0));
         simulation.cut.clear();
         simulation.send(1, 0, b"to whom?");
         simulation.await_that("it has come", 10 * MS, |simulation| simulation.messages(0, 1).len() == 1);

@@ -56,6 +56,8 @@ pub struct Faults {
     pub delay_ns: (u64, u64),
 }
 
+pub type Attacker = Box<dyn FnMut(&Packet) -> Option<u64>>;
+
 pub const CLEAN: Faults = Faults { lost: 0, repeated: 0, delay_ns: (50_000, 50_001) };
 
 pub struct Simulation {
@@ -71,6 +73,8 @@ pub struct Simulation {
     pub is_cut_for_data_only: bool,
     /// No handshake passes.
     pub are_handshakes_cut: bool,
+    /// An attacker on the path, who is shown each packet: how much later it arrives, or `None` if it does not.
+    pub attacker: Option<Attacker>,
     flying: BTreeMap<(u64, u64), Packet>,
     serial: u64,
 }
@@ -101,6 +105,7 @@ impl Simulation {
             cut: Vec::new(),
             is_cut_for_data_only: false,
             are_handshakes_cut: false,
+            attacker: None,
             flying: BTreeMap::new(),
             serial: 0,
         };
@@ -212,7 +217,9 @@ impl Simulation {
             if is_cut || (is_handshake && self.are_handshakes_cut) || self.numbers.below(100) < lost {
                 continue;
             }
-            let at_ns = self.now_ns + delay_ns.0 + self.numbers.below(delay_ns.1 - delay_ns.0);
+            let held_ns = self.attacker.as_mut().map_or(Some(0), |attacker| attacker(&packet));
+            let Some(held_ns) = held_ns else { continue };
+            let at_ns = self.now_ns + held_ns + delay_ns.0 + self.numbers.below(delay_ns.1 - delay_ns.0);
             self.serial += 1;
             self.flying.insert((at_ns, self.serial), packet.clone());
         }
