@@ -6,6 +6,13 @@
 //!
 //! A reply is as long as its request, so nobody is sent more than it has sent.
 
+use crate::connection::Connection;
+use crate::frame::Lane;
+use crate::handshake::PublicKey;
+
+use super::shared::Shared;
+use super::status::Event;
+
 /// The shortest echo.
 pub const ECHO_BYTES_MIN: usize = 9;
 /// The longest echo.
@@ -44,6 +51,26 @@ pub fn read(mut datagram: Vec<u8>) -> Option<Echo> {
         }
         REPLY => Some(Echo::Reply(number)),
         _ => None,
+    }
+}
+
+/// Answers an echo request, or reports a reply.
+pub(super) fn take(
+    node: PublicKey,
+    bytes: Vec<u8>,
+    connection: &mut Connection<Vec<u8>>,
+    events_max: usize,
+    shared: &mut Shared,
+) {
+    match read(bytes) {
+        // A reply without room is lost, as it could be on the network.
+        Some(Echo::Request(reply)) => {
+            let _ = connection.send_datagram(Lane::Low, &reply);
+        }
+        Some(Echo::Reply(number)) if shared.events.len() < events_max => {
+            shared.events.push_back(Event::Echo { node, number });
+        }
+        _ => {}
     }
 }
 

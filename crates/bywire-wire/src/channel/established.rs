@@ -25,6 +25,8 @@ pub struct Channel {
     pub heard_ns: u64,
     /// The time since which an answer has been missing.
     pub asked_ns: Option<u64>,
+    /// The path of the channel before it in the session, if that was another one.
+    pub path_before: Option<Path>,
     /// Packets of the channels before it in the session, as [`Self::sent_and_lost`] counts them.
     pub sent_and_lost_before: [u64; 2],
 }
@@ -79,9 +81,22 @@ impl Channel {
         self.sent_and_lost_before = before.sent_and_lost();
         let asked_ago_ns = before.asked_ns.map(|asked_ns| self.began_ns.saturating_sub(asked_ns));
         let is_silent = asked_ago_ns.is_some_and(|ago_ns| ago_ns >= SILENT_NS);
-        if self.path.is_like(before.path) && !is_silent {
+        if !self.path.is_like(before.path) {
+            self.path_before = Some(before.path);
+        } else if !is_silent {
             self.connection.continue_path(&mut before.connection);
         }
+    }
+
+    /// Notes where an authentic packet came from. Somebody who sees a hello can repeat it from an address of his own, and pass the
+    /// answer on: the channel is there then, although the peer is where it was. Its packets still come from there, and that
+    /// address was proved before. Returns whether the channel has returned there.
+    pub fn return_to(&mut self, from: Path) -> bool {
+        let before = self.path_before.take_if(|before| before.peer == from.peer);
+        if before.is_some() {
+            self.path = from;
+        }
+        before.is_some()
     }
 
     /// Hands out the packets that have to leave, and returns their number.

@@ -19,7 +19,7 @@ use super::attempt::{
     ADDRESSES_MAX, ANSWERS_MAX, Attempt, CANDIDATE_KEPT_NS, CANDIDATE_NS, CANDIDATES_MAX, Candidate, Retries,
     TRIES_SLOW, drop_candidates,
 };
-use super::echo::{self, Echo};
+use super::echo;
 use super::established::Channel;
 use super::incarnations::Incarnations;
 use super::limits::{
@@ -401,6 +401,7 @@ impl Peer {
             began_ns: now_ns,
             heard_ns: now_ns,
             asked_ns: None,
+            path_before: None,
             sent_and_lost_before: [0; 2],
         }
     }
@@ -560,6 +561,9 @@ impl Peer {
     ) {
         if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
             if channel.receive(now_ns, packet, &mut self.counts) {
+                if channel.return_to(from) {
+                    shared.events.push_back(Event::Moved { node: self.node, path: from });
+                }
                 // It is not silent, so no other channel is needed.
                 if self.is_trying_elsewhere() {
                     self.stop_trying(shared);
@@ -680,11 +684,11 @@ impl Peer {
                 shared.events.push_back(Event::Message { node: self.node, bytes });
             }
             while let Some(datagram) = old.pop_datagram() {
-                take_echo(self.node, datagram.bytes, connection, events_max, shared);
+                echo::take(self.node, datagram.bytes, connection, events_max, shared);
             }
         }
         while let Some(datagram) = connection.pop_datagram() {
-            take_echo(self.node, datagram.bytes, connection, events_max, shared);
+            echo::take(self.node, datagram.bytes, connection, events_max, shared);
         }
         let before = shared.events.len();
         loop {
@@ -770,25 +774,5 @@ impl Peer {
         if let Some(attempt) = self.attempt.take() {
             shared.numbers.remove(&attempt.number);
         }
-    }
-}
-
-/// Answers an echo request, or reports a reply.
-fn take_echo(
-    node: PublicKey,
-    bytes: Vec<u8>,
-    connection: &mut Connection<Vec<u8>>,
-    events_max: usize,
-    shared: &mut Shared,
-) {
-    match echo::read(bytes) {
-        // A reply without room is lost, as it could be on the network.
-        Some(Echo::Request(reply)) => {
-            let _ = connection.send_datagram(Lane::Low, &reply);
-        }
-        Some(Echo::Reply(number)) if shared.events.len() < events_max => {
-            shared.events.push_back(Event::Echo { node, number });
-        }
-        _ => {}
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use bywire_wire::packet::PacketKind;
 
-use crate::simulation::{MS, SECOND, Simulation, address_of, identity_of};
+use crate::simulation::{MS, Packet, SECOND, Simulation, address_of, identity_of};
 
 fn stranger(number: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, number], 999))
@@ -173,4 +173,48 @@ pub fn a_member_that_forges_an_address_is_sent_no_more_there_than_has_come_from_
         let arrived = simulation.messages(0, 1).len();
         assert!(arrived >= 15, "the member itself is served: {arrived}");
     }
+}
+
+#[test]
+fn somebody_who_repeats_hellos_and_passes_the_answers_on_first_keeps_no_channel() {
+    let mut simulation = Simulation::pair(44);
+    let thief = stranger(8);
+    // The genuine answers come later.
+    let late = |packet: &Packet| Some(if is(&packet.bytes, PacketKind::Answer) { 10 * MS } else { 0 });
+    simulation.attacker = Some(Box::new(late));
+    let (mut given, mut stolen, mut count) = (simulation.recorded.len(), 0, 0u32);
+    let until_ns = simulation.now_ns + 300 * SECOND;
+    while simulation.now_ns < until_ns {
+        for (from, to) in [(0, 1), (1, 0)] {
+            simulation.send(from, to, &count.to_le_bytes());
+        }
+        count += 1;
+        for _ in 0..500 {
+            simulation.run(MS);
+            for packet in simulation.recorded[given..].to_vec() {
+                let is_hello = is(&packet.bytes, PacketKind::Hello) && packet.from == address_of(0);
+                if is_hello {
+                    simulation.give(1, thief, &packet.bytes);
+                }
+                let answer = simulation.recorded.last().filter(|answer| is_hello && answer.to == thief);
+                if let Some(answer) = answer.cloned() {
+                    simulation.give(0, thief, &answer.bytes);
+                    stolen += 1;
+                }
+            }
+            given = simulation.recorded.len();
+        }
+    }
+    assert!(stolen >= 2, "{stolen}");
+    let expected: Vec<_> = (0..count).map(|message| message.to_le_bytes().to_vec()).collect();
+    for (at, of) in [(0, 1), (1, 0)] {
+        assert_eq!(simulation.messages(at, of), expected);
+        assert_eq!((simulation.ups(at), simulation.downs(at).len()), (1, 0));
+    }
+    let status = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known");
+    assert_eq!(status.channel.expect("it is up").path.peer, address_of(0));
+    let to_thief = simulation.recorded.iter().filter(|packet| packet.to == thief);
+    let to_thief = to_thief.filter(|packet| is(&packet.bytes, PacketKind::Data)).count();
+    println!("{stolen} hellos were repeated, and {to_thief} packets of {count} messages went there");
+    assert!(to_thief <= 20 * stolen, "{to_thief}");
 }
