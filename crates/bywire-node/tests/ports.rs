@@ -219,7 +219,7 @@ fn programs_behind_a_firewall_that_lets_only_answers_in_reach_a_machine_by_its_s
     let [a, b] = &network.machines[..] else { unreachable!() };
     ip(&a.namespace, "address add 10.78.0.101/24 dev eth0");
     fabric.nodes[0].addresses = vec!["10.78.0.101:7248".parse().expect("an address")];
-    [a, b].map(|machine| machine.write(&fabric));
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
     if !b.lets_only_answers_in() {
         return;
     }

@@ -358,7 +358,7 @@ fn kept(rogue: &Rogue, number: u32) -> Kept {
         peer_user: "root".to_owned(),
         peer_incarnation: number.into(),
         peer_connection: number,
-        ip: [10, 78, 0, 2].into(),
+        path: std::net::IpAddr::from([10, 78, 0, 2]).into(),
     }
 }
 

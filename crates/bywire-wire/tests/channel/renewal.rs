@@ -75,13 +75,13 @@ fn a_renewal_keeps_what_is_known_of_the_path() {
     // One end sends as much as it can.
     let target = simulation.key(1);
     let flood = |simulation: &mut Simulation, for_ns: u64| {
-        let (until_ns, before) = (simulation.now_ns + for_ns, simulation.messages(1, 0).len());
+        let (until_ns, before) = (simulation.now_ns + for_ns, simulation.nodes[1].events.len());
         while simulation.now_ns < until_ns {
             while simulation.nodes[0].channels.send(simulation.now_ns, &target, &[7; 1000]).is_ok() {}
             simulation.collect(0);
             simulation.run(MS);
         }
-        simulation.messages(1, 0).len() - before
+        simulation.nodes[1].events.len() - before
     };
     let rounds = 5;
     flood(&mut simulation, SECOND);
@@ -243,7 +243,7 @@ fn an_attacker_who_drops_or_holds_back_the_packets_of_renewals_ends_no_session_a
         }
         assert!(simulation.now_ns - now_ns < 10 * MS);
     }
-    assert!(renewals > 200, "{renewals}");
+    assert!(renewals >= 200, "{renewals}");
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn forge(simulation: &mut Simulation, victim: SocketAddr, is_victim_first: bool)
     }
     let sent = simulation.recorded[began..].iter().filter(|packet| packet.to == victim);
     let status = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known");
-    let address = status.channel.expect("it is up").address;
+    let address = status.channel.expect("it is up").path.peer;
     (address, [forged, sent.map(|packet| packet.bytes.len()).sum()])
 }
 
