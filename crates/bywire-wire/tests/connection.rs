@@ -630,7 +630,8 @@ fn proved_after_ms(lost: u64, one_way_ns: u64, seed: u64) -> u64 {
         for from in [0, 1] {
             for packet in packets(&mut ends[from], now_ns) {
                 // The high bits of a linear generator.
-                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                chance =
+                    chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 if (chance >> 33) % 100 >= lost {
                     flying.push_back((now_ns + one_way_ns, 1 - from, packet));
                 }

@@ -52,8 +52,16 @@ impl Broker {
     }
 
     fn take_kept(&mut self, id: PortId, kept: Kept, take: TakePlace) -> Result<ConnectionName, End> {
-        let Kept { connection, security, node, peer_port, peer_user, peer_incarnation, peer_connection, path } =
-            kept;
+        let Kept {
+            connection,
+            security,
+            node,
+            peer_port,
+            peer_user,
+            peer_incarnation,
+            peer_connection,
+            path,
+        } = kept;
         if !self.nodes.contains_key(&node) {
             return Err(End::NodeRemoved);
         }
@@ -136,8 +144,7 @@ impl Broker {
     pub(super) fn ask(&mut self, number: u32) {
         let Some(outgoing) = self.outgoing.get_mut(&number) else { return };
         let Some(registered) = self.ports.get(&outgoing.port) else { return };
-        let other =
-            self.nodes.get(&outgoing.node).filter(|other| other.path.is_some() && !outgoing.is_sent);
+        let other = self.nodes.get(&outgoing.node).filter(|other| other.path.is_some() && !outgoing.is_sent);
         let Some(other) = other else { return };
         outgoing.is_sent = true;
         let route_bytes = other.route_bytes;
