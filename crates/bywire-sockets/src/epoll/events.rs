@@ -163,7 +163,7 @@ pub fn state_of_held(set: &EpollSet, tells: bool) -> State {
 
 /// Looks at each registration of a set whose lock the caller holds, and at whether it is due.
 fn each_look(set: &EpollSet, mut visit: impl FnMut(&EpollItem, &Snapshot, bool)) {
-    // Acquire: as in `state`.
+    // Acquire: pairs with the release exchange in `list::put` and the release store in `View::rotate` of `wait`.
     let mut at = set.carried.load(Ordering::Acquire);
     for _ in 0..ITEMS {
         let Some(item) = item(at) else { return };

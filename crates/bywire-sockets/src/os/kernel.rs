@@ -88,12 +88,10 @@ pub fn byte_counts(fd: i32) -> Option<ByteCounts> {
     Some(ByteCounts { is_steady: false, ..byte_counts_beside(fd, before)? })
 }
 
-/// Bytes that have arrived at `fd`, read or not. As in the kernel, the end of the stream counts as one.
-pub fn arrived(fd: i32) -> u64 {
-    let mut information = [0u8; 256];
-    let _length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
-    let bytes = information.get(RECEIVED..RECEIVED + 8).and_then(|bytes| bytes.try_into().ok());
-    bytes.map_or(0, u64::from_ne_bytes)
+/// Returns whether the other end of a TCP connection has finished, or the connection was reset.
+pub fn has_end(fd: i32) -> bool {
+    let mut state = [0u8; 1];
+    option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Some(1) && HAS_END.contains(&state[0])
 }
 
 fn byte_counts_beside(fd: i32, queued: i32) -> Option<ByteCounts> {

@@ -8,7 +8,7 @@ use bywire_ring::stream::{HALF, LEAVING, Route};
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
-use crate::memory::arena::{self, SharedSocket};
+use crate::memory::arena::{self, FAILED, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::kernel;
 
@@ -71,8 +71,10 @@ impl Connection {
         {
             return in_ring;
         }
-        let received = self.shared.received.load(Ordering::Relaxed);
-        in_ring + kernel::arrived(self.fd).saturating_sub(received) as usize
+        // A connection that was reset has no end of the stream.
+        let was_reset = self.shared.ended.load(Ordering::Relaxed) & FAILED != 0;
+        let queued = kernel::queued(self.fd).unwrap_or(0).max(0) as usize;
+        in_ring + queued + usize::from(!was_reset && kernel::has_end(self.fd))
     }
 
     /// Writes what is left as the control data of a message, as the kernel does. Returns the length of the control data,

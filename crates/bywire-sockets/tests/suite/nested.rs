@@ -212,8 +212,8 @@ fn sleepers(text: &mut String) {
                 tell(text, "receive", test_service::receive(server, 5, 0).0);
                 if mode == 0 {
                     // Two sleep, and both are woken. Edge-triggered, the inner one might leave nothing to the other.
-                    let sleeper = Sleeper::start(outer, 0);
-                    let inner_sleeper = Sleeper::start(inner, 1);
+                    let inner_sleeper = Sleeper::start(inner, 0);
+                    let sleeper = Sleeper::start(outer, 1);
                     tell(text, "send", test_service::send(client, b"words", 0));
                     inner_sleeper.told(text, "asleep in the inner one");
                     sleeper.told(text, "asleep in the outer one");
