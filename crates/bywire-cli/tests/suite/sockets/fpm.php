@@ -6,12 +6,17 @@ $digest = '';
 for ($turn = 0; $turn < 30; $turn++) {
     $due = substr(str_repeat(md5($_GET['seed'] . $turn), 200), 0, 1 + $turn * 211);
     for ($sent = 0; $sent < strlen($due); $sent += $part) {
-        ($part = socket_write($socket, substr($due, $sent))) || exit('nothing was sent');
+        $part = socket_write($socket, substr($due, $sent)) ?: exit('nothing was sent');
     }
     for ($got = ''; strlen($got) < strlen($due); $got .= $part) {
-        ($part = socket_read($socket, 8192)) || exit('an early end');
+        $part = socket_read($socket, 8192);
+        if ($part === false || $part === '') {
+            exit('an early end');
+        }
     }
-    $got === $due || exit('other bytes came back');
+    if ($got !== $due) {
+        exit('other bytes came back');
+    }
     $digest = md5($digest . $got);
 }
 socket_close($socket);

@@ -94,8 +94,9 @@ impl Site<'_> {
         self.fabric.carried(&["wrk", "-t", "1", "-c", "8", "-d", &format!("{seconds}s"), &self.url(1)])
     }
 
-    fn signal_workers(&self, signal: &str) {
-        let pid = fs::read_to_string(self.fabric.place("workers.pid")).expect("the master's number");
+    /// Signals a master that has written its number there.
+    fn signal(&self, place: &str, signal: &str) {
+        let pid = fs::read_to_string(self.fabric.place(place)).expect("the master's number");
         assert!(Command::new("kill").args(["-s", signal, pid.trim()]).status().expect("it runs").success());
     }
 
@@ -175,7 +176,7 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
     let mut load = start(&mut site.load(2));
     std::thread::sleep(Duration::from_millis(300));
     // The master executes itself again, with the listener that it has.
-    site.signal_workers("USR2");
+    site.signal("workers.pid", "USR2");
     site.await_other_workers(&before);
     assert!(load.end("the load ends").success());
     check("after a reload");
@@ -192,13 +193,13 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
     load.end("the load ends");
     check("after a worker was killed");
 
-    site.signal_workers("QUIT");
+    site.signal("workers.pid", "QUIT");
     assert!(pool.end("the workers end in order").success());
-    // From nginx, and to the echo server by the extension's functions.
-    for (what, port) in [("nginx", site.workers.to_string()), ("the echo server", echo)] {
+    // From nginx, which keeps few and has many requests on each, and to the echo server by the extension's functions.
+    for (what, port, carried_min) in [("nginx", site.workers.to_string(), 2), ("the echo server", echo, 20)] {
         let carried = site.carried_at(&port);
-        assert!(carried >= 8, "{carried} connections with {what} were carried: {}", fabric.status());
+        assert!(carried >= carried_min, "{carried} connections with {what}: {}", fabric.status());
     }
-    server.signal("QUIT");
+    site.signal("web.pid", "QUIT");
     assert!(server.end("nginx ends in order").success());
 }
