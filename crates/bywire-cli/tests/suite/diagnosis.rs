@@ -262,6 +262,8 @@ fn the_doctor_tells_a_path_of_one_direction_and_loss_apart() {
     drop(calling);
     assert!(runs(b, "nft delete table inet test"));
     eventually("a channel", || inside(a, &["ping", "b", "--count", "1"]).status.success());
+    // The search for the longest packet is over, or loss would disturb it.
+    eventually("whole packets", || status(a)["node"]["nodes"][1]["channel"]["packet_bytes"] == 1472);
     assert!(filter(b, "input", "udp dport 7248 numgen random mod 100 < 70 drop"));
     let (is_reachable, found, cause) = doctor(a);
     let count = found["findings"].as_array().map(Vec::len);

@@ -285,7 +285,9 @@ fn every_module_of_tests_is_listed_with_its_command() {
     let listed = suites(&page(PAGE));
     for (package, module) in &listed {
         let path = module.trim_end_matches("::").replace("::", "/");
-        let suite = root().join("crates").join(package).join("tests/suite");
+        let own = root().join("crates").join(package);
+        let folder = if package == "bywire-examples" { root().join("examples/rust") } else { own };
+        let suite = folder.join("tests/suite");
         let is_there = suite.join(&path).is_dir() || suite.join(format!("{path}.rs")).exists();
         assert!(is_there, "{PAGE}: {package} has no tests in {module}");
     }
