@@ -37,6 +37,12 @@ impl Path {
 }
 
 impl MachinePath {
+    /// Returns whether packets take another way than those of a path known so far. A new channel does not know yet to which
+    /// address of this machine the other one sends.
+    pub fn is_news(self, known: Self) -> bool {
+        self.peer != known.peer || self.local.is_some() && self.local != known.local
+    }
+
     /// The path to a UDP port of the other machine.
     pub fn to_port(self, udp_port: u16) -> Path {
         Path { peer: SocketAddr::new(self.peer, udp_port), local: self.local }

@@ -395,7 +395,7 @@ fn the_metrics_of_the_page_are_served() {
     network.machines[1].start();
     let a = &network.machines[0];
     let (_service, _) = Up::run(a, &["up", "--metrics", "127.0.0.1:9478"]);
-    assert!(inside(a, &["ping", "b", "--count", "1"]).status.success());
+    eventually("a channel", || inside(a, &["ping", "b", "--count", "1"]).status.success());
     let connect = || TcpStream::connect("127.0.0.1:9478").expect("it listens");
     let mut caller = a.namespace.run(connect).expect("inside");
     caller.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("sent");

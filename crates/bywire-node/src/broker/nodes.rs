@@ -106,7 +106,8 @@ impl Broker {
         let path = self.nodes.get(&node).and_then(|other| other.path);
         let Some(known) = self.connections.get_mut(&own) else { return };
         let has_v6 = self.ports.get(&known.port).is_some_and(|registered| registered.port.has_v6);
-        if let Some(path) = path.filter(|path| *path != known.path && (has_v6 || path.peer.is_ipv4())) {
+        let path = path.filter(|path| path.is_news(known.path) && (has_v6 || path.peer.is_ipv4()));
+        if let Some(path) = path {
             known.path = path;
             let port = known.port;
             self.tell(port, Notice::Moved { connection: own.connection, path });

@@ -701,6 +701,12 @@ fn connections_follow_a_machine_to_its_new_address() {
     fixture.settle();
     assert_eq!(fixture.take(), [(A, Notice::Moved { connection: 1, path })]);
     assert_eq!(fixture.meet(2, 12)[0].path.local, local, "later connections have it as well");
+    // A channel made anew does not know that address yet.
+    fixture.brokers[A].down(KEYS[B]);
+    fixture.brokers[A].up(KEYS[B], [1; 16], machine(moved), 1472);
+    expect(&mut fixture, moved, &[]);
+    fixture.brokers[A].moved(KEYS[B], path, 1472);
+    expect(&mut fixture, moved, &[]);
     fixture.brokers[A].release(PORT, 2);
     fixture.settle();
     fixture.take();
