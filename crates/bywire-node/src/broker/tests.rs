@@ -840,7 +840,7 @@ fn a_node_whose_serial_was_raised_by_hand_counts_as_uninformed_until_the_keepers
     fixture.use_file(B, 10, A);
     assert!(fixture.is_empty());
 
-    // A keeper that has handed over is told of later files.
+    // A former keeper still receives later files.
     fixture.use_file(A, 11, B);
     fixture.use_file(B, 11, B);
     fixture.use_file(B, 12, B);
