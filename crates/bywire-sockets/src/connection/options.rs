@@ -78,9 +78,6 @@ const HELD: [HeldOption; 27] = [
 const SO_MAX_PACING_RATE: i32 = 47;
 /// Sends everything later by this time.
 const TCP_TX_DELAY: i32 = 37;
-/// An option that is read, and moves received bytes by mapping their pages.
-const TCP_ZEROCOPY_RECEIVE: i32 = 35;
-
 /// The reason why a socket with this option stays in the kernel. `None`: it may be carried.
 pub fn reason_to_stay(level: i32, name: i32) -> Option<Reason> {
     HELD.iter().find(|option| option.level == level && option.name == name).map(|option| option.reason)
@@ -88,7 +85,7 @@ pub fn reason_to_stay(level: i32, name: i32) -> Option<Reason> {
 
 /// Whether reading this option moves bytes.
 pub fn moves_bytes(level: i32, name: i32) -> bool {
-    level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE
+    level == IPPROTO_TCP && name == kernel::TCP_ZEROCOPY_RECEIVE
 }
 
 /// Whether the kernel says that an option is set which keeps the socket there.

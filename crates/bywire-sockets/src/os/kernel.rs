@@ -88,6 +88,26 @@ pub fn byte_counts(fd: i32) -> Option<ByteCounts> {
     Some(ByteCounts { is_steady: false, ..byte_counts_beside(fd, before)? })
 }
 
+/// An option that moves received bytes by mapping their pages, and its request, struct tcp_zerocopy_receive, up to the
+/// number of bytes that are left. Without room for an error, the kernel takes none from the socket.
+pub const TCP_ZEROCOPY_RECEIVE: i32 = 35;
+const ZEROCOPY_LEFT: usize = 16;
+
+/// What the kernel reports as left to receive: the bytes, and one for the end of the stream. `None`: it is a page or more,
+/// or the kernel is too old.
+pub fn left(fd: i32) -> Option<usize> {
+    let mut request = [0; ZEROCOPY_LEFT + 4];
+    errno::keep(|| match option(fd, libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &mut request) {
+        Some(_) => {
+            let left = request.last_chunk().copied().map(u32::from_ne_bytes)?;
+            Some(left as usize)
+        }
+        // Nothing but the end is left.
+        None if errno::last() == libc::EIO => Some(1),
+        None => None,
+    })
+}
+
 /// Returns whether the other end of a TCP connection has finished, or the connection was reset.
 pub fn has_end(fd: i32) -> bool {
     let mut state = [0u8; 1];
@@ -292,6 +312,11 @@ pub fn push(fd: i32) {
     if before == Some(0) {
         set_number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 0);
     }
+}
+
+/// Returns whether the program has asked the kernel to hold back what does not fill a segment.
+pub fn is_corked(fd: i32) -> bool {
+    number(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|value| value != 0)
 }
 
 /// Whether the kernel sends this many bytes as soon as it is given them: the other end's window has room for all of

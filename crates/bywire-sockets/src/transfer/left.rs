@@ -10,7 +10,7 @@ use libc::{c_int, cmsghdr, msghdr};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{self, FAILED, SharedSocket};
 use crate::memory::descriptors::{self, DescriptorKind};
-use crate::os::kernel;
+use crate::os::{errno, iovec, kernel, real};
 
 /// The option, and the type of its control data. Its number is that of linux/tcp.h.
 const TCP_INQ: c_int = 36;
@@ -59,6 +59,24 @@ pub fn reporting(fd: c_int) -> Option<Connection> {
     sockets::socket(fd).map(Socket::carried)?.ok().filter(|connection| !connection.is_dissolved())
 }
 
+/// The number that the control data of a message begins with.
+///
+/// # Safety
+/// The kernel must have written the control data.
+unsafe fn number_in(message: &msghdr) -> Option<c_int> {
+    if message.msg_control.is_null() || message.msg_controllen < LENGTH {
+        return None;
+    }
+    let header = message.msg_control.cast::<cmsghdr>();
+    // SAFETY: it holds at least one whole header with its data.
+    unsafe {
+        let found = header.read_unaligned();
+        let is_number =
+            (found.cmsg_level, found.cmsg_type, found.cmsg_len) == (libc::IPPROTO_TCP, TCP_INQ, LENGTH);
+        is_number.then(|| header.add(1).cast::<c_int>().read_unaligned())
+    }
+}
+
 impl Connection {
     /// The number of bytes that can be received. As in the kernel, the end of the stream counts as one.
     fn left(&self) -> usize {
@@ -71,10 +89,43 @@ impl Connection {
         {
             return in_ring;
         }
-        // A connection that was reset has no end of the stream.
+        let in_kernel = kernel::left(self.fd).or_else(|| self.left_behind_a_byte());
+        in_ring + in_kernel.unwrap_or_else(|| self.left_by_state())
+    }
+
+    /// What the kernel itself says with a message, where it has bytes: then the call takes no error from the socket.
+    fn left_behind_a_byte(&self) -> Option<usize> {
+        kernel::queued(self.fd).filter(|queued| *queued > 0)?;
+        let mut byte = 0u8;
+        let mut part = [libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+        // Aligned as its header is.
+        let mut control = [0usize; SPACE.div_ceil(size_of::<usize>())];
+        let mut message = iovec::message(&mut part, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: a live message with its buffers. A call by number cannot be cancelled.
+        let received = errno::keep(|| unsafe {
+            real::syscall(
+                libc::SYS_recvmsg,
+                self.fd as usize,
+                (&raw mut message) as usize,
+                flags as usize,
+                0,
+                0,
+                0,
+            )
+        });
+        // SAFETY: the kernel has written as much control data as the message says.
+        (received == 1).then(|| unsafe { number_in(&message) }.map(|number| number as usize)).flatten()
+    }
+
+    /// The number of bytes in the kernel, and one for the end of the stream, as far as the connection's state tells.
+    fn left_by_state(&self) -> usize {
+        // A connection that was reset has an end of the stream only if that came before.
         let was_reset = self.shared.ended.load(Ordering::Relaxed) & FAILED != 0;
         let queued = kernel::queued(self.fd).unwrap_or(0).max(0) as usize;
-        in_ring + queued + usize::from(!was_reset && kernel::has_end(self.fd))
+        queued + usize::from(!was_reset && kernel::has_end(self.fd))
     }
 
     /// Writes what is left as the control data of a message, as the kernel does. Returns the length of the control data,
@@ -108,16 +159,14 @@ impl Connection {
     /// `message` must be what the kernel has written to.
     pub unsafe fn add_left(&self, message: &msghdr) {
         let in_ring = self.in_ring().unwrap_or(0);
-        if in_ring == 0 || message.msg_control.is_null() || message.msg_controllen < LENGTH {
+        if in_ring == 0 {
             return;
         }
-        // SAFETY: the kernel has written at least one whole header with its data.
+        // SAFETY: the kernel has written this number.
         unsafe {
-            let header = message.msg_control.cast::<cmsghdr>();
-            let found = header.read_unaligned();
-            if (found.cmsg_level, found.cmsg_type, found.cmsg_len) == (libc::IPPROTO_TCP, TCP_INQ, LENGTH) {
-                let number = header.add(1).cast::<c_int>();
-                number.write_unaligned(number.read_unaligned().saturating_add(in_ring as c_int));
+            if let Some(number) = number_in(message) {
+                let place = message.msg_control.cast::<cmsghdr>().add(1).cast::<c_int>();
+                place.write_unaligned(number.saturating_add(in_ring as c_int));
             }
         }
     }

@@ -344,8 +344,10 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
         // Nagle's algorithm would hold it back until the bytes before it are acknowledged, which takes up to 40 ms, and
-        // with it everything that follows in memory.
-        kernel::push(connection.fd);
+        // with it everything that follows in memory. A program that has corked its socket wants it held back.
+        if !kernel::is_corked(connection.fd) {
+            kernel::push(connection.fd);
+        }
         Step::Sent(given as usize)
     } else {
         STREAM.abandon(&connection.own);
