@@ -163,6 +163,61 @@ fn call() {
     }
 }
 
+const ENOUGH: &str = "a_program_with_all_connections_that_it_can_have_has_mappings_left";
+/// Mappings that the program makes then.
+const MAPPINGS_LEFT: usize = 10_000;
+
+#[test]
+fn a_program_with_all_connections_that_it_can_have_has_mappings_left() {
+    if test_service::role().is_some() {
+        return connect_until_it_is_tcp();
+    }
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit of the kernel's");
+    let limit = limit.trim().parse::<usize>().expect("a number");
+    // Both ends are in one process, with two mappings for the segment of each end.
+    let needed = limit / 4 + 1000;
+    if limit < 65_530 || (test_service::raise_descriptor_limit() as usize) < needed {
+        println!("not run: vm.max_map_count is {limit}, and {needed} open files are needed");
+        return;
+    }
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(["--exact", ENOUGH, "--nocapture", "--test-threads=1"]).env("BYWIRE_TEST_ROLE", "driver");
+    let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_PAIRS", (limit / 8).to_string()));
+    assert_eq!(driver.hear(), "right");
+    assert!(driver.end().success());
+    let status = pairing.status();
+    println!("{} of {} connections were carried", status.carried_ever, limit / 8);
+    assert!((limit / 11..limit / 9).contains(&(status.carried_ever as usize)), "{status:?}");
+}
+
+/// Makes connections to itself, and then mappings and a thread of its own.
+fn connect_until_it_is_tcp() {
+    test_service::raise_descriptor_limit();
+    let count: usize = test_service::told("BYWIRE_TEST_PAIRS").parse().expect("a number");
+    let talk = |ends: (RawFd, RawFd)| {
+        for (from, to) in [(ends.0, ends.1), (ends.1, ends.0)] {
+            assert_eq!(test_service::send(from, b"!", 0), 1, "{}", test_service::errno());
+            assert!(test_service::poll_for(to, 20_000), "it is not heard");
+            assert_eq!(test_service::receive(to, 1, 0), (1, b"!".to_vec()));
+        }
+    };
+    let pairs: Vec<_> = (0..count).map(|_| test_service::pair()).collect();
+    for ends in &pairs {
+        (0..8).for_each(|_| talk(*ends));
+    }
+    for number in 0..MAPPINGS_LEFT {
+        let protection = if number.is_multiple_of(2) { libc::PROT_READ } else { libc::PROT_NONE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED, "{number} mappings");
+    }
+    std::thread::spawn(|| {}).join().expect("a thread");
+    pairs.iter().for_each(|ends| talk(*ends));
+    test_service::say("right");
+}
+
 const BURSTS: &str = "the_memory_of_bursts_goes_back_once_they_are_read";
 const POOLED: usize = 100;
 const BURST_BYTES: usize = 3 << 20;

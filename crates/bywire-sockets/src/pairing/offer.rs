@@ -156,7 +156,7 @@ fn offer(socket: &Socket) {
     let stale = socket.local.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
         // SAFETY: an offer that a fork has withdrawn: nobody has used its segment.
-        unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
+        unsafe { segment::remove(stale) };
     }
     if socket.local.offered.swap(1, Ordering::Relaxed) != 0 {
         // A fork has withdrawn an offer without telling the service. This is another offer.
