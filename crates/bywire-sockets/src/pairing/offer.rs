@@ -469,11 +469,14 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 return;
             }
             let remote = segment::accept(&Files { head, rest });
-            let peer = doorbell::add_peer(packet.number, is_other_user, doorbell, page);
+            let peer = doorbell::add_peer(packet.number, packet.first, doorbell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
             if let Some(peer) = peer.filter(|_| is_sound) {
+                // Relaxed, both: before the stage.
+                socket.shared.is_other_users.store(is_other_user.into(), Ordering::Relaxed);
+                socket.shared.touched.store(0, Ordering::Relaxed);
                 // Release: pairs with the acquire load in `Connection::tell`. The peer is added before.
                 socket.local.peer.store(peer, Ordering::Release);
                 socket.local.remote.store(remote, Ordering::Release);

@@ -2,9 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_pairing::reason::Reason;
 use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{HALF, News, Route, Sleep};
+use bywire_ring::stream::{ASKS_BACK, HALF, News, Route, Sleep};
 
 use crate::connection::owed;
 use crate::connection::sleep::{self, Woken};
@@ -20,8 +21,8 @@ use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that does not concern the stream. The kernel answers it.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// How long to wait for bytes that are on their way through the kernel.
-const UNDER_WAY_MS: i32 = 100;
+/// How long to sleep for bytes that are on their way through the kernel.
+const UNDER_WAY_NS: u64 = 100_000_000;
 
 /// A receive by any call. `real` is that call as the program has made it.
 #[inline(always)]
@@ -138,6 +139,8 @@ enum Step {
     Empty,
     /// Where the next byte is will be known in a moment.
     Moment,
+    /// The next byte is on its way through the kernel, by the word of the other end.
+    UnderWay,
     /// The stream has ended.
     End,
     /// This error number.
@@ -146,6 +149,8 @@ enum Step {
     Real,
     /// Another look is needed.
     Again,
+    /// There may be no memory behind the bytes of the other end's ring, and this process may not provide more.
+    Unbacked,
 }
 
 fn receive_carried(
@@ -219,6 +224,11 @@ fn receive_carried(
                 continue;
             }
             Step::Again => continue,
+            Step::Unbacked => {
+                // An honest peer sends them through the kernel.
+                errno::keep(|| connection.begin_back(Reason::Memory));
+                continue;
+            }
             // Another thread is halfway through a change, which takes microseconds unless it was stopped.
             Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
@@ -235,7 +245,7 @@ fn receive_carried(
                 count(connection.shared, flags, received);
                 return received;
             }
-            Step::Real | Step::Empty | Step::Moment => {}
+            Step::Real | Step::Empty | Step::Moment | Step::UnderWay => {}
         }
         if *returns_at_once
             .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
@@ -249,6 +259,7 @@ fn receive_carried(
         let woken = match step {
             Step::Received(_) => wait_behind(connection, seen, fruitless, deadline),
             Step::Real => wait_in_kernel(connection, libc::POLLIN, sleep::look_ns(fruitless), deadline),
+            Step::UnderWay => wait_in_kernel(connection, libc::POLLIN, UNDER_WAY_NS, deadline),
             // A sleeper that leaves the kernel wakes nobody, so these sleeps are short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
@@ -356,7 +367,7 @@ fn has_more(connection: &Connection) -> bool {
     }
 }
 
-/// Takes what is there. It sleeps only for bytes that are already on their way through the kernel.
+/// Takes what is there.
 fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Result<Step, Corrupt> {
     if connection.is_broken() {
         return Ok(match connection.is_dissolved() {
@@ -387,22 +398,15 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             {
                 let in_ring = connection.in_ring()?;
                 let more = in_ring.min(parts.total().saturating_sub(done + seen));
-                take_from_ring(connection, parts, done + seen, flags, more);
+                let more = if take_from_ring(connection, parts, done + seen, flags, more) { more } else { 0 };
                 let behind =
                     if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
                 step = Step::Received(seen + more + behind);
             }
-            drop(held);
-            match step {
-                // They are on their way. The kernel, too, sleeps for them.
-                Step::Empty if flags & libc::MSG_DONTWAIT == 0 && !connection.is_nonblocking() => {
-                    match kernel::wait(connection.fd, libc::POLLIN, UNDER_WAY_MS) {
-                        Err(libc::EINTR) => Ok(Step::Failed(libc::EINTR)),
-                        _ => Ok(Step::Again),
-                    }
-                }
-                step => Ok(step),
-            }
+            Ok(match step {
+                Step::Empty => Step::UnderWay,
+                step => step,
+            })
         }
         Source::Held => {
             // Another program that has the socket may have shut it down.
@@ -424,7 +428,14 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             let available = connection.in_ring()?;
             let length = available.min(parts.total().saturating_sub(done));
-            take_from_ring(connection, parts, done, flags, length);
+            if !take_from_ring(connection, parts, done, flags, length) {
+                // A peer that was asked for them has had its way.
+                return if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
+                    Ok(Step::Unbacked)
+                } else {
+                    Err(Corrupt)
+                };
+            }
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
             let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
@@ -648,20 +659,26 @@ fn of_kernel(received: isize) -> Step {
     }
 }
 
-fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) {
+/// Takes available bytes. `false`: there may be no memory behind them, and nothing was taken.
+fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) -> bool {
     let mut at = 0;
     // With `MSG_TRUNC`, bytes of a stream are discarded.
     if flags & libc::MSG_TRUNC == 0 {
+        let first = STREAM.first_unread(&connection.own, &connection.remote);
+        if !connection.may_read(first, length) {
+            return false;
+        }
         parts.each(done, length, |base, length| {
             sanitizer::writes(base, length);
             // SAFETY: the program's own buffer, as the program has passed it.
-            unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
+            unsafe { STREAM.peek(&connection.remote, first, at, base, length) };
             at += length;
         });
     }
     if flags & libc::MSG_PEEK == 0 {
         STREAM.consume(&connection.own, length);
     }
+    true
 }
 
 /// The ring is empty: asks the kernel whether the stream has ended.
