@@ -98,21 +98,21 @@ impl Connection {
             return true;
         }
         // Short messages of an idle connection stay within the header's page.
-        let (backed, until) = if reach <= FIRST_BYTES {
+        let (mut at, until) = if reach <= FIRST_BYTES {
             (FIRST_BYTES, FIRST_BYTES)
         } else {
             let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
             (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
         };
-        let mut at = backed;
-        while at < until {
+        loop {
+            // Stored before the next piece, whose bound may need a count of what there is.
+            self.shared.backed.store(at as u32, Ordering::Relaxed);
             let next = until.min(at + GROWTH_BYTES);
-            if !idle_memory::may_grow(next - at) || !self.populate(at, next) {
+            if at == until || !idle_memory::may_grow(next - at) || !self.populate(at, next) {
                 break;
             }
             at = next;
         }
-        self.shared.backed.store(at as u32, Ordering::Relaxed);
         if at > FIRST_BYTES {
             idle_memory::grown();
         }
