@@ -476,11 +476,11 @@ impl Driver {
         true
     }
 
-    /// Sends until the kernel, too, has moved what it can.
+    /// Sends until the kernel, too, has moved what it can. On a busy machine that takes a while.
     fn send_until_full(&mut self, end: usize) {
         let length = [3000, 16_384, PIECE_BYTES][self.draw.below(3) as usize];
         let mut refused = 0;
-        while refused < 2 {
+        while refused < 30 {
             let sent = test_service::send(self.ends[end], pattern(self.next[end], length), 0);
             if sent > 0 {
                 refused = 0;

@@ -79,6 +79,12 @@ fn sent_by_the_number_of_another_file(text: &mut String) {
     while let found @ 1.. = fill() {
         sent += found;
     }
+    // From here on there is no room before the receiver has taken most of it.
+    let least = 1i32;
+    // SAFETY: a live int.
+    let status =
+        unsafe { libc::setsockopt(client, libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const least).cast(), 4) };
+    assert_eq!(status, 0);
     // This makes the process owe the kernel what it has no room for.
     let holder = on_its_way(server);
     let send = Call::begin(move || test_service::send(client, b"words", 0));
