@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 
 use bywire_sys::Errno;
+use bywire_sys::deferred::Ticket;
 use bywire_sys::release::Releases;
 
 /// Ended connections of two users that may keep memory, beyond the number of their live connections.
@@ -37,6 +38,8 @@ struct Connection {
     ends: [Name; 2],
     is_over: bool,
     files: usize,
+    /// Given back once the connection is over and its memory has gone.
+    _places: Vec<Ticket>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +56,7 @@ impl KeptMemory {
         count.kept < KEPT_MAX + count.live
     }
 
-    /// Counts a new connection with the memory of both ends.
+    /// Counts a new connection with the memory of both ends, which takes these places.
     ///
     /// # Errors
     /// The error of the kernel if it cannot watch the memory. Then the connection must not begin.
@@ -61,6 +64,7 @@ impl KeptMemory {
         &mut self,
         users: [u32; 2],
         ends: [Name; 2],
+        places: Vec<Ticket>,
         files: impl IntoIterator<Item: AsFd>,
     ) -> Result<(), Errno> {
         let releases = match self.releases.take() {
@@ -72,7 +76,7 @@ impl KeptMemory {
         let numbers = files.into_iter().map(|file| releases.watch(&file)).collect::<Result<Vec<_>, _>>()?;
         self.next += 1;
         let users = sorted(users);
-        let mut connection = Connection { users, ends, is_over: false, files: 0 };
+        let mut connection = Connection { users, ends, is_over: false, files: 0, _places: places };
         for number in numbers {
             // Memory that is watched already counts for the connection that came first.
             if let std::collections::hash_map::Entry::Vacant(place) = self.files.entry(number) {
@@ -166,7 +170,9 @@ mod tests {
         while kept_memory.may_begin(USERS) {
             let (ours, theirs) = (memory(), memory());
             let number = kept.len() as u64;
-            kept_memory.begin(USERS, [(1, number), (2, number)], [&ours, &theirs]).expect("watched");
+            kept_memory
+                .begin(USERS, [(1, number), (2, number)], Vec::new(), [&ours, &theirs])
+                .expect("watched");
             // Both ends report the end, in any order.
             kept_memory.end((1 + number % 2, number));
             kept_memory.end((2 - number % 2, number));
@@ -189,7 +195,9 @@ mod tests {
         let files: Vec<_> = (0..2 * KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
         for (number, [ours, theirs]) in &files {
             assert!(kept_memory.may_begin(USERS));
-            kept_memory.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+            kept_memory
+                .begin(USERS, [(1, *number), (2, *number)], Vec::new(), [ours, theirs])
+                .expect("watched");
         }
         assert_eq!(kept_memory.users[&[3, 7]].live, files.len());
         // The memory is released before the ends are reported.
@@ -203,8 +211,8 @@ mod tests {
     fn memory_offered_twice_is_counted_once() {
         let mut kept_memory = KeptMemory::default();
         let one = memory();
-        kept_memory.begin(USERS, [(1, 1), (2, 1)], [&one, &one]).expect("watched");
-        kept_memory.begin(USERS, [(1, 2), (2, 2)], [&one, &one]).expect("watched");
+        kept_memory.begin(USERS, [(1, 1), (2, 1)], Vec::new(), [&one, &one]).expect("watched");
+        kept_memory.begin(USERS, [(1, 2), (2, 2)], Vec::new(), [&one, &one]).expect("watched");
         kept_memory.end((1, 1));
         kept_memory.end((1, 2));
         drop(one);
@@ -225,14 +233,18 @@ mod tests {
         let mut kept_memory = KeptMemory::default();
         let kept: Vec<_> = (0..KEPT_MAX as u64).map(|number| (number, [memory(), memory()])).collect();
         for (number, [ours, theirs]) in &kept {
-            kept_memory.begin(USERS, [(1, *number), (2, *number)], [ours, theirs]).expect("watched");
+            kept_memory
+                .begin(USERS, [(1, *number), (2, *number)], Vec::new(), [ours, theirs])
+                .expect("watched");
             kept_memory.end((1, *number));
         }
         // The programs of two other users are killed at once: their memory goes before the service looks.
         let others = [8, 9];
         for number in 0..events {
             let file = memory();
-            kept_memory.begin(others, [(3, number), (4, number)], [&file, &file]).expect("watched");
+            kept_memory
+                .begin(others, [(3, number), (4, number)], Vec::new(), [&file, &file])
+                .expect("watched");
         }
         (0..events).for_each(|number| kept_memory.end((3, number)));
         assert!(kept_memory.may_begin(others), "what went untold has gone");

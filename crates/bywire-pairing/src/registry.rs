@@ -423,7 +423,11 @@ impl Registry {
     fn begin_other_user(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
-        if !self.kept_memory.may_begin(users) || !self.ensure_doorbell(ours.program, theirs.user) {
+        let places: Vec<_> = users.into_iter().filter_map(|user| self.users.between.take(user)).collect();
+        if places.len() < users.len()
+            || !self.kept_memory.may_begin(users)
+            || !self.ensure_doorbell(ours.program, theirs.user)
+        {
             return false;
         }
         if !self.ensure_doorbell(theirs.program, ours.user) {
@@ -431,7 +435,7 @@ impl Registry {
             return false;
         }
         let files = ours.segment.iter().chain(&theirs.segment);
-        let has_begun = self.kept_memory.begin(users, ends, files).is_ok();
+        let has_begun = self.kept_memory.begin(users, ends, places, files).is_ok();
         if !has_begun {
             self.release_doorbell(ours.program, theirs.user);
             self.release_doorbell(theirs.program, ours.user);

@@ -11,6 +11,8 @@ use crate::status::Status;
 
 use bywire_sys::deferred::Ticket;
 
+/// The memory files of a connection between users, which the service watches.
+const WATCHED: usize = 4;
 /// With more known users than this, the counts of users without programs are removed.
 const REMEMBERED_MAX: usize = 10_000;
 
@@ -27,7 +29,7 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// For all users other than root and the service's own.
-    others: Places,
+    pub others: Places,
     /// For root, on top.
     root: usize,
     /// For the service's own user, on top.
@@ -43,12 +45,14 @@ pub struct Limits {
     pub waiting: Limit,
     /// Doorbells between users, by the user whose programs hear them.
     pub doorbells: Limit,
+    /// Ends of connections between users, and of ended ones whose memory is kept.
+    pub between: Limit,
     /// Users that are served at once. Each has a thread.
     pub threads: Limit,
+    /// Offers, paired or not. Each takes about a hundred bytes.
+    pub offers: Limit,
     /// Offers of one program, paired or not.
     pub offers_of_program: usize,
-    /// Offers of one user, paired or not. Each takes about a hundred bytes.
-    pub offers_of_user: usize,
     /// Bytes of memory of one user's rings, from which on no connection gets more of them.
     pub ring_bytes_of_user: u64,
 }
@@ -74,9 +78,16 @@ impl Limits {
             programs: limit(20_000, 24, of_each(4)),
             waiting: limit(100_000, 16, of_each(16)),
             doorbells: limit(1 << 15, 16, 1),
+            // The service's user needs watches for other purposes too. Half of them stay free even if each of these ends
+            // has another one of root or of the service's user.
+            between: limit(limits::watches_of_user() / WATCHED / 2, 1, 1),
             threads: limit(4096, 64, 0),
+            offers: Limit {
+                others: Places { own: 1 << 10, common: 1 << 22 },
+                root: 1 << 20,
+                own: if scope == Scope::User { 1 << 22 } else { 1 << 20 },
+            },
             offers_of_program: 1 << 16,
-            offers_of_user: 1 << 20,
             ring_bytes_of_user: (limits::memory_bytes() / 4).max(64 << 20),
         }
     }
@@ -104,6 +115,14 @@ impl Pool {
             _ if user == self.own_user => Some((1, self.limit.own)),
             0 => Some((0, self.limit.root)),
             _ => None,
+        }
+    }
+
+    /// Returns whether this user may take one more place.
+    pub fn may_take(&self, user: u32) -> bool {
+        match self.reserve(user) {
+            Some((place, most)) => self.reserved[place] < most,
+            None => self.others.may_take(user),
         }
     }
 
@@ -166,8 +185,11 @@ pub struct Users {
     waiting: SharedPool,
     /// See [`Limits::doorbells`].
     pub doorbells: SharedPool,
+    /// See [`Limits::between`].
+    pub between: SharedPool,
     /// See [`Limits::threads`].
     pub threads: Pool,
+    offers: Pool,
     known: HashMap<u32, User>,
     /// The sums over all users.
     total: User,
@@ -181,7 +203,6 @@ struct User {
     /// Ends of carried connections: between programs of this user, and with other users.
     ends: [u64; 2],
     waiting: usize,
-    offers: usize,
     /// Bytes of memory of the programs' rings.
     ring_bytes: u64,
     counts: Status,
@@ -191,10 +212,11 @@ impl Users {
     /// No users yet. `own_user` is the user of the service.
     pub fn new(scope: Scope, own_user: u32, limits: Limits) -> Self {
         let pool = |limit| SharedPool::new(limit, own_user);
-        let [programs, waiting, doorbells] = [limits.programs, limits.waiting, limits.doorbells].map(pool);
-        let threads = Pool::new(limits.threads, own_user);
+        let shared = [limits.programs, limits.waiting, limits.doorbells, limits.between];
+        let [programs, waiting, doorbells, between] = shared.map(pool);
+        let [threads, offers] = [limits.threads, limits.offers].map(|limit| Pool::new(limit, own_user));
         let (known, total) = (HashMap::new(), User::default());
-        Self { scope, limits, programs, waiting, doorbells, threads, known, total }
+        Self { scope, limits, programs, waiting, doorbells, between, threads, offers, known, total }
     }
 
     /// Admits a program. Its place is given back once its files are closed. `None`: its user may have no more
@@ -210,10 +232,8 @@ impl Users {
 
     /// A program goes, with this many offers.
     pub fn dismiss(&mut self, user: u32, offers: usize) {
-        self.change(user, |known| {
-            known.programs = known.programs.saturating_sub(1);
-            known.offers = known.offers.saturating_sub(offers);
-        });
+        self.change(user, |known| known.programs = known.programs.saturating_sub(1));
+        (0..offers).for_each(|_| self.offers.give_back(user));
     }
 
     /// A program has said hello.
@@ -236,18 +256,17 @@ impl Users {
 
     /// May a program that has `offers_of_program` offers make one more?
     pub fn may_offer(&self, user: u32, offers_of_program: usize) -> bool {
-        let offers = self.known.get(&user).map_or(0, |known| known.offers);
-        offers_of_program < self.limits.offers_of_program && offers < self.limits.offers_of_user
+        offers_of_program < self.limits.offers_of_program && self.offers.may_take(user)
     }
 
-    /// An offer was taken.
+    /// An offer was taken, which the user may have.
     pub fn offered(&mut self, user: u32) {
-        self.change(user, |known| known.offers += 1);
+        self.offers.take(user);
     }
 
     /// An offer is over.
     pub fn ended(&mut self, user: u32) {
-        self.change(user, |known| known.offers = known.offers.saturating_sub(1));
+        self.offers.give_back(user);
     }
 
     /// A place for an offer that waits, given back once its memory is closed. `None`: the user may have no more.
@@ -431,9 +450,21 @@ mod tests {
     fn a_programs_offers_are_bounded_whether_paired_or_not() {
         let mut shared = users(Scope::Machine);
         assert!(shared.admit(ONE).is_some() && shared.may_offer(ONE, 0) && !shared.may_offer(ONE, 1 << 16));
-        (0..1 << 20).for_each(|_| shared.offered(ONE));
-        assert!(!shared.may_offer(ONE, 0) && shared.may_offer(OTHER, 0));
-        shared.dismiss(ONE, 1 << 20);
+        let mut offer_all = |user| {
+            let mut count = 0;
+            while shared.may_offer(user, 0) {
+                shared.offered(user);
+                count += 1;
+            }
+            count
+        };
+        let count = offer_all(ONE);
+        assert!((1 << 20..=(1 << 20) + (1 << 10)).contains(&count), "{count}");
+        // Somebody with a range of subordinate users takes little more.
+        let all: usize = (200_000..200_100).map(&mut offer_all).sum();
+        assert!(all < (1 << 21) + (100 << 10), "{all}");
+        assert!(shared.may_offer(OTHER, 0));
+        shared.dismiss(ONE, count);
         assert!(shared.may_offer(ONE, 0));
     }
 

@@ -596,14 +596,33 @@ impl Stream {
         own.store(TAKING, 0, Ordering::Release);
     }
 
-    /// Copies available bytes, from `at` bytes behind the first unread one on.
+    /// Where the first unread byte is in the peer's ring, by the peer's own word. It holds for all bytes that are
+    /// available.
+    pub fn first_unread<S: Segment>(&self, own: &S, remote: &S) -> usize {
+        self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
+    }
+
+    /// Copies available bytes, from `at` bytes behind the first unread one on, which is at the place `first`.
     ///
     /// # Safety
     /// `target` must be valid for writes of `length` bytes.
-    pub unsafe fn peek<S: Segment>(&self, own: &S, remote: &S, at: usize, target: *mut u8, length: usize) {
-        let position = own.load(HEAD, Ordering::Relaxed).wrapping_add(at as u64);
-        // SAFETY: passed on.
-        unsafe { self.copy_out(remote, position, target, length) }
+    pub unsafe fn peek<S: Segment>(
+        &self,
+        remote: &S,
+        first: usize,
+        at: usize,
+        target: *mut u8,
+        length: usize,
+    ) {
+        let start = self.place(first as u64, at as u64);
+        let before_end = length.min(self.ring_bytes - start);
+        // SAFETY: the caller vouches for the target.
+        unsafe {
+            remote.read(HEADER_BYTES + start, target, before_end);
+            if before_end < length {
+                remote.read(HEADER_BYTES, target.add(before_end), length - before_end);
+            }
+        }
     }
 
     /// Returns `length` bytes of room.
@@ -664,15 +683,10 @@ impl Stream {
         own.store(ALLOWANCE, bytes, Ordering::Relaxed);
     }
 
-    /// The place of the next unread byte, for [`Self::expect`].
-    pub fn next_place<S: Segment>(&self, own: &S, remote: &S) -> usize {
-        HEADER_BYTES + self.place(own.load(HEAD, Ordering::Relaxed), remote.load(SHIFT, Ordering::Relaxed))
-    }
-
-    /// Prefetches everything that a thread woken for bytes at `place` is about to read, all at once.
-    pub fn expect<S: Segment>(&self, own: &S, remote: &S, place: usize) {
+    /// Prefetches everything that a thread woken for bytes from the place `first` on is about to read, all at once.
+    pub fn expect<S: Segment>(&self, own: &S, remote: &S, first: usize) {
         remote.expect(TAIL);
-        remote.expect(place);
+        remote.expect(HEADER_BYTES + first);
         own.expect(TAIL);
     }
 
@@ -777,18 +791,6 @@ impl Stream {
 
     fn place(&self, position: u64, shift: u64) -> usize {
         position.wrapping_add(shift) as usize & (self.ring_bytes - 1)
-    }
-
-    unsafe fn copy_out<S: Segment>(&self, writer: &S, position: u64, target: *mut u8, length: usize) {
-        let start = self.place(position, writer.load(SHIFT, Ordering::Relaxed));
-        let first = length.min(self.ring_bytes - start);
-        // SAFETY: the caller vouches for the target.
-        unsafe {
-            writer.read(HEADER_BYTES + start, target, first);
-            if first < length {
-                writer.read(HEADER_BYTES, target.add(first), length - first);
-            }
-        }
     }
 }
 

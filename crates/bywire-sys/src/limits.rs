@@ -1,4 +1,4 @@
-//! Limits of open descriptors, of file lengths and of memory.
+//! Limits of open descriptors, of file lengths, of memory and of watched files.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -39,6 +39,14 @@ pub fn memory_bytes() -> u64 {
         let found = rustix::system::sysinfo();
         (found.totalram as u64).saturating_mul(found.mem_unit.into())
     })
+}
+
+/// The files that a user may watch at once, by inotify.
+pub fn watches_of_user() -> usize {
+    /// The kernel's least value.
+    const LEAST: usize = 8192;
+    let found = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches");
+    found.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(LEAST)
 }
 
 /// A descriptor to close when no other descriptors are left.

@@ -1,8 +1,11 @@
 use std::time::{Duration, Instant};
 
+use bywire_sys::memory::Mapping;
+use bywire_sys::socket::Received;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
+use crate::protocol::PACKET_BYTES;
 
 /// Has the writing end of this pipe been closed?
 fn is_closed(reader: &OwnedFd) -> bool {
@@ -217,4 +220,61 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     change(&shared, |registry| [one, other].map(|tag| registry.dismiss(tag)));
     assert!(began.elapsed() < Duration::from_secs(30), "a user's thread is held up");
     assert!(lock(&shared).doorbells_left.is_empty());
+}
+
+/// A program of a user, by its number, and its end of the connection to the service.
+fn enter(registry: &mut Registry, user: u32) -> (u64, Socket) {
+    assert!(registry.attend(user, Poller::new().expect("epoll")));
+    let place = registry.admit(user).expect("a place");
+    let (socket, program) = Socket::pair().expect("socketpair");
+    let tag = registry.enter(user, &Arc::new(socket), place).expect("heard");
+    assert!(registry.answer(tag, CheckedPacket::Hello(pair().0), Space::Own(0)));
+    (tag, program)
+}
+
+#[test]
+fn connections_between_two_users_leave_watches_to_others() {
+    let mut registry = Registry::new(Scope::Machine, 1);
+    let limits = Limits::new(Scope::Machine, 1024);
+    let common = limits.between.others.common;
+    assert!(common * 4 <= limits::watches_of_user() / 2, "{common} connections");
+    registry.users = Users::new(Scope::Machine, 999, limits);
+    let [one, other, third, fourth] = [7, 8, 9, 10].map(|user| enter(&mut registry, user));
+    let mut number = 0;
+    // Offers both ends, and the first one again. Returns whether they were paired.
+    let mut connect = |registry: &mut Registry, programs: [&(u64, Socket); 2]| {
+        number += 1;
+        let before = registry.users.status(0).carried_ever;
+        for at in [0, 1, 0] {
+            let [local, remote] = [at, 1 - at].map(|end| ([127, 0, 0, 1 + end as u8], number).into());
+            let cookie = 2 * u64::from(number) + at as u64;
+            let identity = Identity {
+                namespace: 1,
+                cookie,
+                local,
+                remote,
+                is_established: true,
+                is_bound_to_device: false,
+            };
+            let segment = vec![Mapping::create("bywire-test", 4096).expect("memory").1];
+            let packet = CheckedPacket::Offer { token: cookie, segment, identity: Ok(identity) };
+            assert!(registry.answer(programs[at].0, packet, Space::Own(0)));
+            registry.left.clear();
+            programs.iter().for_each(|(_, socket)| {
+                while let Ok(Received::Packet(..)) = socket.receive(&mut [0; PACKET_BYTES]) {}
+            });
+        }
+        (registry.users.status(0).carried_ever > before).then_some(number)
+    };
+    let mut last = 0;
+    let count =
+        std::iter::from_fn(|| connect(&mut registry, [&one, &other]).inspect(|number| last = *number))
+            .count();
+    assert!((common / 6..common / 4).contains(&count), "{count} of {common}");
+    assert!(connect(&mut registry, [&third, &fourth]).is_some(), "other users are held back");
+    // The memory of a connection has gone already, so its end gives its places back.
+    let packet = Packet::new(Kind::End, 2 * u64::from(last));
+    assert!(registry.answer(one.0, CheckedPacket::Other(packet), Space::Own(0)));
+    assert!(connect(&mut registry, [&one, &other]).is_some());
+    assert!(connect(&mut registry, [&one, &other]).is_none());
 }

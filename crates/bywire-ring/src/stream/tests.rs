@@ -38,7 +38,7 @@ fn receive(own: &Window, remote: &Window, length: usize) -> Vec<u8> {
     let length = length.min(SMALL.available(own, remote).expect("no corruption"));
     let mut bytes = vec![0; length];
     // SAFETY: a live buffer of that length.
-    unsafe { SMALL.peek(own, remote, 0, bytes.as_mut_ptr(), length) };
+    unsafe { SMALL.peek(remote, SMALL.first_unread(own, remote), 0, bytes.as_mut_ptr(), length) };
     SMALL.consume(own, length);
     bytes
 }

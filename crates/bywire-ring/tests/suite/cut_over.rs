@@ -108,7 +108,15 @@ impl Fixture {
         let mut bytes = [0; 8];
         if is_there {
             // SAFETY: a live buffer.
-            unsafe { STREAM.peek(&self.reader, &self.writer, 0, bytes.as_mut_ptr(), 8) };
+            unsafe {
+                STREAM.peek(
+                    &self.writer,
+                    STREAM.first_unread(&self.reader, &self.writer),
+                    0,
+                    bytes.as_mut_ptr(),
+                    8,
+                )
+            };
             STREAM.consume(&self.reader, 8);
         }
         STREAM.end_taking(&self.reader);

@@ -86,7 +86,9 @@ impl End {
         }
         let mut bytes = [0; 8];
         // SAFETY: a live buffer of eight bytes.
-        unsafe { STREAM.peek(&self.own, &self.remote, 0, bytes.as_mut_ptr(), 8) };
+        unsafe {
+            STREAM.peek(&self.remote, STREAM.first_unread(&self.own, &self.remote), 0, bytes.as_mut_ptr(), 8)
+        };
         STREAM.consume(&self.own, 8);
         if STREAM.is_relieved(&self.own, &self.remote, 8) {
             self.tell(News::Room);

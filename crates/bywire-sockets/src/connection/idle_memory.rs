@@ -5,8 +5,9 @@
 //! program, and a wait ends early for it, so that a process sleeps with that memory only for a short time. Once
 //! nothing is left to take back, waits are as long as the program wants.
 //!
-//! The rings of a process have a bound together. A ring that may not grow ends, and its connection goes on in the
-//! kernel.
+//! The rings of a process have a bound together. They do not take the last of what is left to the control group or the
+//! machine either, whoever uses the rest: a server has many processes. A ring that may not grow ends, and its connection
+//! goes on in the kernel.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,6 +19,8 @@ use crate::memory::segment;
 use crate::os::{available_memory, errno, kernel, own_call, signal_deferral};
 use crate::wakeup::doorbell;
 
+/// Memory is allocated for a ring in steps of this size.
+pub const STEP_BYTES: usize = 64 << 10;
 /// A connection on which nothing was sent for this time is idle.
 const IDLE_NS: u64 = 500_000_000;
 /// The longest time between two looks at rings that another program does not read.
@@ -32,6 +35,14 @@ const SHARE: u64 = 8;
 const BYTES_MIN: u64 = 16 << 20;
 /// The bound where nothing is known.
 const BYTES_UNKNOWN: u64 = 64 << 20;
+/// Own rings leave this part of that memory to everything else,
+const LEFT_SHARE: u64 = 16;
+/// and rings of other users this much of it.
+const LEFT_SHARE_BY_OTHERS: u64 = 8;
+/// Rings grow by this part of what is left before that is looked at again, and by at most so many bytes. Other processes
+/// may do the same meanwhile: 64 of them use up what is left to everything else.
+const CREDIT_SHARE: u64 = LEFT_SHARE * 64;
+const CREDIT_MAX: u64 = 16 << 20;
 /// At the bound, the memory is counted anew after this time: connections have ended since.
 const COUNT_NS: u64 = 20_000_000;
 /// With more sleepers than this, none is woken to take memory back.
@@ -45,53 +56,121 @@ static DUE_NS: AtomicU64 = AtomicU64::new(0);
 static UNREAD_PAUSE_NS: AtomicU64 = AtomicU64::new(IDLE_NS);
 /// Numbers the looks at all rings.
 static LOOKS: AtomicU32 = AtomicU32::new(1);
-/// The bytes behind the rings of this process. Those of connections that have ended since the last count are included.
-static HELD_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The bound of these; 0: not known yet.
 static BYTES_MAX: AtomicU64 = AtomicU64::new(0);
-/// The time of the last count that the bound was the reason for.
-static COUNTED_NS: AtomicU64 = AtomicU64::new(0);
+/// The bytes that there were for this process when its bound was set.
+static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Finds out how much memory the rings may have, once for each program.
 pub fn set_bound() {
     if BYTES_MAX.load(Ordering::Relaxed) == 0 {
-        let bound = available_memory::bytes().map_or(BYTES_UNKNOWN, |bytes| (bytes / SHARE).max(BYTES_MIN));
+        let bytes = available_memory::bytes();
+        let bound = bytes.map_or(BYTES_UNKNOWN, |bytes| (bytes / SHARE).max(BYTES_MIN));
+        BYTES.store(bytes.unwrap_or(0), Ordering::Relaxed);
         BYTES_MAX.store(bound, Ordering::Relaxed);
     }
 }
 
-/// Counts memory that a ring is about to get. Returns whether it may.
-pub fn may_grow(bytes: usize) -> bool {
-    // Relaxed, all: the counts are kept about right, and nothing else depends on them.
-    let (bytes, most) = (bytes as u64, BYTES_MAX.load(Ordering::Relaxed));
-    if HELD_BYTES.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= most {
-        return true;
+/// Memory of the rings of this process, of one kind.
+struct Account {
+    /// The bytes. Those of connections that have ended since the last count are included.
+    bytes: AtomicU64,
+    /// The time of the last count that the bound was the reason for.
+    counted_ns: AtomicU64,
+    /// The bytes that there may be more before it is looked at what is left.
+    credit: AtomicU64,
+    /// What a connection has of it.
+    of: fn(&Socket) -> u64,
+}
+
+/// Behind the rings that this process writes.
+static OWN: Account = Account::new(grown_bytes);
+/// Behind rings of other users that this process has read.
+static TOUCHED: Account = Account::new(touched_bytes);
+
+impl Account {
+    const fn new(of: fn(&Socket) -> u64) -> Self {
+        let [bytes, counted_ns, credit] = [const { AtomicU64::new(0) }; 3];
+        Self { bytes, counted_ns, credit, of }
     }
-    let now = kernel::now_ns();
-    if now.saturating_sub(COUNTED_NS.swap(now, Ordering::Relaxed)) >= COUNT_NS {
-        let mut held = 0;
-        let look = LOOKS.fetch_add(1, Ordering::Relaxed);
-        sockets::each_held_in(look, |socket| held += grown_bytes(socket));
-        HELD_BYTES.store(held.saturating_add(bytes), Ordering::Relaxed);
-        if held.saturating_add(bytes) <= most {
+
+    /// Counts memory that there is about to be. Returns whether there may be so much more: up to this many times the
+    /// bound, if this part of the memory is left to everything else.
+    fn may_grow(&self, bytes: usize, times: u64, left_share: u64) -> bool {
+        // Relaxed, all: the counts are kept about right, and nothing else depends on them.
+        let bytes = bytes as u64;
+        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let most = BYTES_MAX.load(Ordering::Relaxed).saturating_mul(times);
+        if (held <= most || self.is_within(most, bytes)) && self.leaves_enough(bytes, left_share) {
             return true;
         }
+        let less = |held: u64| Some(held.saturating_sub(bytes));
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        false
     }
-    let less = |held: u64| Some(held.saturating_sub(bytes));
-    let _ = HELD_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    false
+
+    /// Counts the memory anew, unless that was done just now. Returns whether it is at most this much with these bytes,
+    /// which are counted then.
+    fn is_within(&self, most: u64, bytes: u64) -> bool {
+        let now = kernel::now_ns();
+        if now.saturating_sub(self.counted_ns.swap(now, Ordering::Relaxed)) < COUNT_NS {
+            return false;
+        }
+        let mut held = bytes;
+        sockets::each_held_in(LOOKS.fetch_add(1, Ordering::Relaxed), |socket| held += (self.of)(socket));
+        self.bytes.store(held, Ordering::Relaxed);
+        held <= most
+    }
+
+    /// Whether these bytes leave this part of the memory to everything else.
+    fn leaves_enough(&self, bytes: u64, left_share: u64) -> bool {
+        let less = |credit: u64| credit.checked_sub(bytes);
+        if self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            return true;
+        }
+        let Some(_own) = own_call::begin() else { return true };
+        let Some(left) = errno::keep(available_memory::left) else { return true };
+        let rest = left.checked_sub(BYTES.load(Ordering::Relaxed) / left_share);
+        let rest = rest.and_then(|rest| rest.checked_sub(bytes));
+        self.credit.store((rest.unwrap_or(0) / CREDIT_SHARE).min(CREDIT_MAX), Ordering::Relaxed);
+        rest.is_some()
+    }
+}
+
+/// Counts memory that a ring of this process is about to get. Returns whether it may.
+pub fn may_grow(bytes: usize) -> bool {
+    OWN.may_grow(bytes, 1, LEFT_SHARE)
+}
+
+/// The same for a ring of another user that this process is about to read. `must`: these bytes come in no other way, so
+/// they are refused only where they would do harm.
+pub fn may_touch(bytes: usize, must: bool) -> bool {
+    match must {
+        false => TOUCHED.may_grow(bytes, 1, LEFT_SHARE_BY_OTHERS),
+        true => TOUCHED.may_grow(bytes, 2, LEFT_SHARE),
+    }
+}
+
+/// What a parent may take is its own.
+pub fn after_fork_in_child() {
+    [&OWN, &TOUCHED].iter().for_each(|account| account.credit.store(0, Ordering::Relaxed));
 }
 
 /// The bytes behind the rings of this process, by the last look at all of them and what has grown since.
 #[inline(always)]
 pub fn held_bytes() -> u64 {
-    HELD_BYTES.load(Ordering::Relaxed)
+    OWN.bytes.load(Ordering::Relaxed)
 }
 
 /// The memory behind a ring that could go back.
 fn grown_bytes(socket: &Socket) -> u64 {
     let backed = socket.shared.backed.load(Ordering::Relaxed);
     if backed as usize > FIRST_BYTES { backed.into() } else { 0 }
+}
+
+/// The memory behind a ring of another user that this process has read.
+fn touched_bytes(socket: &Socket) -> u64 {
+    u64::from(socket.shared.touched.load(Ordering::Relaxed).count_ones()) * STEP_BYTES as u64
 }
 
 /// The memory behind a ring of this process has grown.
@@ -172,7 +251,7 @@ fn take_all_back(now_ns: u64) -> Option<u64> {
         }
         held_bytes += grown_bytes(socket);
     });
-    HELD_BYTES.store(held_bytes, Ordering::Relaxed);
+    OWN.bytes.store(held_bytes, Ordering::Relaxed);
     if taken_bytes >= BYTES_AT_ONCE {
         Some(REST_NS)
     } else if is_in_use {

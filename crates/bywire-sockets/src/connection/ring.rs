@@ -1,17 +1,20 @@
-//! The room in the ring that this end writes, and the memory behind it.
+//! The room in the ring that this end writes, and the memory behind both rings.
 
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{FIRST_BYTES, HEADER_BYTES, RING_BYTES};
+use bywire_ring::stream::{ASKS_BACK, FIRST_BYTES, HEADER_BYTES, RING_BYTES};
 use bywire_ring::{bounds, distance};
 
-use crate::connection::idle_memory;
+use crate::connection::idle_memory::{self, STEP_BYTES};
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
-/// Memory is allocated for the ring in steps of this size.
-const STEP_BYTES: usize = 64 << 10;
+/// The steps of a ring, each of which has a bit in `SharedSocket::touched`.
+const STEPS: usize = RING_BYTES / STEP_BYTES;
+const _: () = assert!(STEPS <= u64::BITS as usize);
+/// A ring grows by at most so much at once, so that many processes that grow at the same time see each other's memory.
+const GROWTH_BYTES: usize = 4 * STEP_BYTES;
 /// How far the sender goes without reading the peer's position, if its program does not want it earlier.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -59,6 +62,33 @@ impl Connection {
         STREAM.room_hint(&self.own, &self.remote, self.window())
     }
 
+    /// Whether `length` bytes of the peer's ring may be read, from the place `first` on. The caller holds the receiving
+    /// lock.
+    ///
+    /// A peer of another user may say that it has written bytes that it has not. Reading them allocates their memory, at
+    /// this process's cost and until the peer releases it. So that memory has a bound like that of the own rings.
+    #[inline(always)]
+    pub fn may_read(&self, first: usize, length: usize) -> bool {
+        self.shared.is_other_users.load(Ordering::Relaxed) == 0
+            || first + length <= FIRST_BYTES
+            || self.may_touch(first, length)
+    }
+
+    #[inline(never)]
+    fn may_touch(&self, first: usize, length: usize) -> bool {
+        let steps = first / STEP_BYTES..(first + length).div_ceil(STEP_BYTES);
+        let steps = steps.fold(0, |steps, step| steps | 1 << (step % STEPS));
+        let touched = self.shared.touched.load(Ordering::Relaxed);
+        let bytes = (steps & !touched).count_ones() as usize * STEP_BYTES;
+        // A peer that was asked has ended its ring, or its stream, with bytes for which the kernel had no room.
+        let must = STREAM.flags(&self.own) & ASKS_BACK != 0;
+        if bytes > 0 && !idle_memory::may_touch(bytes, must) {
+            return false;
+        }
+        self.shared.touched.store(touched | steps, Ordering::Relaxed);
+        true
+    }
+
     /// Makes sure that the next `length` bytes of the ring have memory behind them. `false`: there is none, and nothing
     /// may be written.
     pub fn back_with_memory(&self, length: usize) -> bool {
@@ -68,28 +98,34 @@ impl Connection {
             return true;
         }
         // Short messages of an idle connection stay within the header's page.
-        let (backed, until) = if reach <= FIRST_BYTES {
+        let (mut at, until) = if reach <= FIRST_BYTES {
             (FIRST_BYTES, FIRST_BYTES)
         } else {
             let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
             (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
         };
-        if backed < until && !idle_memory::may_grow(until - backed) {
-            return false;
-        }
-        // SAFETY: whole pages of the mapped segment, as the header and the backed bytes end at a page boundary.
-        let done = backed == until
-            || unsafe {
-                let start = self.own.base().add(HEADER_BYTES + backed);
-                libc::madvise(start.cast(), until - backed, libc::MADV_POPULATE_WRITE) == 0
-                    || errno::last() == libc::EINVAL
-            };
-        if done {
-            self.shared.backed.store(until as u32, Ordering::Relaxed);
-            if until > FIRST_BYTES {
-                idle_memory::grown();
+        loop {
+            // Stored before the next piece, whose bound may need a count of what there is.
+            self.shared.backed.store(at as u32, Ordering::Relaxed);
+            let next = until.min(at + GROWTH_BYTES);
+            if at == until || !idle_memory::may_grow(next - at) || !self.populate(at, next) {
+                break;
             }
+            at = next;
         }
-        done
+        if at > FIRST_BYTES {
+            idle_memory::grown();
+        }
+        at == until
+    }
+
+    /// Allocates memory for these bytes of the own ring, which begin at a page boundary.
+    fn populate(&self, from: usize, to: usize) -> bool {
+        // SAFETY: whole pages of the mapped segment.
+        let done = unsafe {
+            let start = self.own.base().add(HEADER_BYTES + from);
+            libc::madvise(start.cast(), to - from, libc::MADV_POPULATE_WRITE) == 0
+        };
+        done || errno::last() == libc::EINVAL
     }
 }

@@ -118,9 +118,9 @@ impl Connection {
         let woken = if again() {
             Woken::Recheck
         } else {
-            let place = STREAM.next_place(&self.own, &self.remote);
+            let first = STREAM.first_unread(&self.own, &self.remote);
             let woken = nod_off(expected);
-            STREAM.expect(&self.own, &self.remote, place);
+            STREAM.expect(&self.own, &self.remote, first);
             woken
         };
         if !nap.end(|| STREAM.disarm(&self.own, sleep)) && !self.is_as_it_was(use_of_place) {

@@ -14,6 +14,7 @@ use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, passe
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::free_list::FreeList;
 use crate::memory::holders;
+use crate::memory::segment;
 use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::own_call;
@@ -291,15 +292,18 @@ fn unmap(local: &LocalSocket) {
 
 #[inline(never)]
 fn unmap_now(local: &LocalSocket) {
-    for pointer in [&local.own, &local.remote] {
-        // AcqRel: pairs with the swap and the release store that have put it there. Of two threads that clear it, one
-        // gets it.
-        let address = pointer.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !address.is_null() {
-            // SAFETY: mapped by `offer` with this length. Only the thread that swapped it out unmaps it, and nobody
-            // uses the socket.
-            unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
-        }
+    // AcqRel, both: pair with the swap and the release store that have put them there. Of two threads that clear one, one
+    // gets it.
+    let [own, remote] =
+        [&local.own, &local.remote].map(|place| place.swap(ptr::null_mut(), Ordering::AcqRel));
+    if !own.is_null() {
+        // SAFETY: made by `offer`. Only the thread that swapped it out unmaps it, and nobody uses the socket.
+        unsafe { segment::remove(own) };
+    }
+    if !remote.is_null() {
+        // SAFETY: mapped by `offer` with this length. Only the thread that swapped it out unmaps it, and nobody uses the
+        // socket.
+        unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };
     }
     // AcqRel: pairs with the release store in `offer::answered`.
     doorbell::release_peer(local.peer.swap(0, Ordering::AcqRel));

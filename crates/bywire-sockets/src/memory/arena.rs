@@ -209,6 +209,10 @@ pub struct SharedSocket {
     pub idle_since_ns: AtomicU64,
     /// The memory behind the own ring cannot be taken back.
     pub keeps_memory: AtomicU8,
+    /// The other end belongs to another user: see [`crate::connection::ring`].
+    pub is_other_users: AtomicU8,
+    /// The steps of the other end's ring that this end has read then: a bit for each.
+    pub touched: AtomicU64,
 }
 
 impl SharedSocket {
@@ -233,6 +237,7 @@ impl SharedSocket {
             &self.shuts,
             &self.paying,
             &self.keeps_memory,
+            &self.is_other_users,
         ]
         .into_iter()
         .chain(&self.has_timeout)
@@ -260,6 +265,7 @@ impl SharedSocket {
             field.store(0, Ordering::Relaxed);
         }
         self.seen_head.store(0, Ordering::Relaxed);
+        self.touched.store(0, Ordering::Relaxed);
         self.returned.store(0, Ordering::Relaxed);
         self.stalled_ns.store(0, Ordering::Relaxed);
         self.idle_tail.store(0, Ordering::Relaxed);
@@ -426,8 +432,9 @@ pub struct Peer {
     pub references: AtomicU32,
     /// The doorbell that wakes it.
     pub doorbell: AtomicI32,
-    /// It belongs to another user, so its doorbell is a timer.
-    pub is_other_user: AtomicU32,
+    /// The name of the doorbell that it rings here, if it belongs to another user: one for each user. 0: it belongs to
+    /// this one. The doorbell of another user's program is a timer.
+    pub other_user: AtomicU64,
     /// Its page, which says whether it sleeps.
     pub page: AtomicPtr<u64>,
     /// The state of its page when its doorbell was last rung.

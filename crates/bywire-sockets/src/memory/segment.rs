@@ -10,6 +10,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
 
@@ -20,6 +21,16 @@ const READER_SEALS: i32 = SIZE_SEALS | libc::F_SEAL_FUTURE_WRITE;
 const FOR_WRITING: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// `TMPFS_MAGIC` of linux/magic.h: memory files of ordinary pages.
 const TMPFS: i64 = 0x0102_1994;
+
+/// Mappings of a connection: two for the segment of each end.
+const MAPPINGS: u32 = 4;
+/// The kernel's usual limit of a process's mappings.
+const MAPPINGS_MAX: u64 = 65_530;
+
+/// The segments that this process has made and mapped.
+static MADE: AtomicU32 = AtomicU32::new(0);
+/// How many of them there may be; 0: not known yet.
+static MADE_MAX: AtomicU32 = AtomicU32::new(0);
 
 /// The descriptors for the reader of a segment.
 pub struct Files {
@@ -36,12 +47,45 @@ impl Drop for Files {
     }
 }
 
-/// Makes a segment. Returns where it is mapped.
+/// Makes a segment. Returns where it is mapped. [`remove`] follows.
 pub fn make() -> Option<(Files, *mut u8)> {
-    make_of_two().or_else(|| {
-        let (head, address) = sealed(SEGMENT_BYTES)?;
-        Some((Files { head, rest: -1 }, address))
-    })
+    // Relaxed, all: the count is kept about right, and nothing else depends on it.
+    if MADE.fetch_add(1, Ordering::Relaxed) < made_max()
+        && let Some(made) = make_of_two().or_else(make_of_one)
+    {
+        return Some(made);
+    }
+    MADE.fetch_sub(1, Ordering::Relaxed);
+    None
+}
+
+/// Unmaps a segment that this process has made.
+///
+/// # Safety
+/// [`make`] has returned the address, and nobody uses the segment.
+pub unsafe fn remove(address: *mut u8) {
+    // SAFETY: mapped with this length by `make`; the caller vouches for the rest.
+    unsafe { libc::munmap(address.cast(), SEGMENT_BYTES) };
+    MADE.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// How many segments this process may make, so that a quarter of its mappings is left to the program: without any, its
+/// own calls would fail.
+fn made_max() -> u32 {
+    let known = MADE_MAX.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let found = small_file::read(&[b"/proc/sys/vm/max_map_count"], &mut [0; 32]).and_then(small_file::number);
+    let most = found.unwrap_or(MAPPINGS_MAX) / 4 * 3 / u64::from(MAPPINGS);
+    let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+    MADE_MAX.store(most, Ordering::Relaxed);
+    most
+}
+
+fn make_of_one() -> Option<(Files, *mut u8)> {
+    let (head, address) = sealed(SEGMENT_BYTES)?;
+    Some((Files { head, rest: -1 }, address))
 }
 
 fn make_of_two() -> Option<(Files, *mut u8)> {

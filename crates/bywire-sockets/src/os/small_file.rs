@@ -32,3 +32,22 @@ pub fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
     };
     text.get(..length.max(0) as usize)
 }
+
+/// The number at the beginning of a text.
+pub fn number(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    let sum = |sum: u64, digit: &u8| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    if text.first()?.is_ascii_digit() { digits.clone().try_fold(0, sum) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_to_their_end() {
+        assert_eq!(number(b"268435456\n"), Some(268_435_456));
+        assert_eq!(number(b"18446744073709551616"), None);
+        assert_eq!((number(b"max\n"), number(b"")), (None, None));
+    }
+}

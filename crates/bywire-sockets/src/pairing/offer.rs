@@ -164,7 +164,7 @@ fn offer(socket: &Socket) {
     let stale = socket.local.own.swap(address, Ordering::AcqRel);
     if !stale.is_null() {
         // SAFETY: an offer that a fork has withdrawn: nobody has used its segment.
-        unsafe { libc::munmap(stale.cast(), SEGMENT_BYTES) };
+        unsafe { segment::remove(stale) };
     }
     if socket.local.offered.swap(1, Ordering::Relaxed) != 0 {
         // A fork has withdrawn an offer without telling the service. This is another offer.
@@ -480,11 +480,14 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 return;
             }
             let remote = segment::accept(&Files { head, rest });
-            let peer = doorbell::add_peer(packet.number, is_other_user, doorbell, page);
+            let peer = doorbell::add_peer(packet.number, packet.first, doorbell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
             if let Some(peer) = peer.filter(|_| is_sound) {
+                // Relaxed, both: before the stage.
+                socket.shared.is_other_users.store(is_other_user.into(), Ordering::Relaxed);
+                socket.shared.touched.store(0, Ordering::Relaxed);
                 // Release: pairs with the acquire load in `Connection::tell`. The peer is added before.
                 socket.local.peer.store(peer, Ordering::Release);
                 socket.local.remote.store(remote, Ordering::Release);

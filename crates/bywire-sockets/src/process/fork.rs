@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use crate::connection::{outcome, sockets};
+use crate::connection::{idle_memory, outcome, sockets};
 use crate::epoll::sets;
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
@@ -100,6 +100,7 @@ pub fn after_fork_in_child() {
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();
     offer::after_fork_in_child();
+    idle_memory::after_fork_in_child();
     // The other end closes with the child's exec, or its exit.
     close_end(0);
     PIPE.set([-1; 2]);

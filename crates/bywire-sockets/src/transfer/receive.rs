@@ -2,9 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_pairing::reason::Reason;
 use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{HALF, News, Route, Sleep};
+use bywire_ring::stream::{ASKS_BACK, HALF, News, Route, Sleep};
 
 use crate::connection::owed;
 use crate::connection::sleep::{self, Woken};
@@ -154,6 +155,8 @@ enum Step {
     Real,
     /// Another look is needed.
     Again,
+    /// There may be no memory behind the bytes of the other end's ring, and this process may not provide more.
+    Unbacked,
 }
 
 fn receive_carried(
@@ -227,6 +230,11 @@ fn receive_carried(
                 continue;
             }
             Step::Again => continue,
+            Step::Unbacked => {
+                // An honest peer sends them through the kernel.
+                errno::keep(|| connection.begin_back(Reason::Memory));
+                continue;
+            }
             // Another thread is halfway through a change, which takes microseconds unless it was stopped.
             Step::Moment if is_short(&mut moment) => continue,
             Step::End => return done as isize,
@@ -401,7 +409,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
                 let in_ring = connection.in_ring()?;
                 let more = in_ring.min(parts.total().saturating_sub(done + seen));
                 let more = if parts.has_null() { parts.before_null(done + seen, more) } else { more };
-                take_from_ring(connection, parts, done + seen, flags, more);
+                let more = if take_from_ring(connection, parts, done + seen, flags, more) { more } else { 0 };
                 let behind =
                     if more == in_ring { peek_behind(connection, parts, seen, more, flags) } else { 0 };
                 step = Step::Received(seen + more + behind);
@@ -438,7 +446,14 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
                     return Ok(Step::Failed(libc::EFAULT));
                 }
             }
-            take_from_ring(connection, parts, done, flags, length);
+            if !take_from_ring(connection, parts, done, flags, length) {
+                // A peer that was asked for them has had its way.
+                return if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
+                    Ok(Step::Unbacked)
+                } else {
+                    Err(Corrupt)
+                };
+            }
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
             let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
@@ -662,20 +677,26 @@ fn of_kernel(received: isize) -> Step {
     }
 }
 
-fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) {
+/// Takes available bytes. `false`: there may be no memory behind them, and nothing was taken.
+fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: i32, length: usize) -> bool {
     let mut at = 0;
     // With `MSG_TRUNC`, bytes of a stream are discarded.
     if flags & libc::MSG_TRUNC == 0 {
+        let first = STREAM.first_unread(&connection.own, &connection.remote);
+        if !connection.may_read(first, length) {
+            return false;
+        }
         parts.each(done, length, |base, length| {
             sanitizer::writes(base, length);
             // SAFETY: the program's own buffer, as the program has passed it.
-            unsafe { STREAM.peek(&connection.own, &connection.remote, at, base, length) };
+            unsafe { STREAM.peek(&connection.remote, first, at, base, length) };
             at += length;
         });
     }
     if flags & libc::MSG_PEEK == 0 {
         STREAM.consume(&connection.own, length);
     }
+    true
 }
 
 /// The ring is empty: asks the kernel whether the stream has ended.

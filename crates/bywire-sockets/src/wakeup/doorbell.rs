@@ -277,7 +277,7 @@ pub fn ring(index: u32) {
     // Relaxed, as below: a reader of an older value rings once more without need.
     let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
     let doorbell = peer.doorbell.load(Ordering::Relaxed);
-    if peer.is_other_user.load(Ordering::Relaxed) == 0 {
+    if peer.other_user.load(Ordering::Relaxed) == 0 {
         ring_eventfd(doorbell);
     } else {
         set_timer(doorbell, 1);
@@ -397,7 +397,7 @@ fn leave_inherited() {
     let inherited = INHERITED.load(Ordering::Relaxed);
     let Some(own) = arena::private().filter(|_| inherited != 0) else { return };
     let is_other_user = |peer: &Peer| {
-        peer.references.load(Ordering::Relaxed) > 0 && peer.is_other_user.load(Ordering::Relaxed) != 0
+        peer.references.load(Ordering::Relaxed) > 0 && peer.other_user.load(Ordering::Relaxed) != 0
     };
     if own.peers.iter().any(is_other_user) {
         return;
@@ -646,8 +646,9 @@ fn peer(index: u32) -> Option<&'static Peer> {
     arena::private()?.peers.get(index as usize)
 }
 
-/// Starts to use a program at the other end, and takes ownership of its doorbell and page.
-pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> Option<u32> {
+/// Starts to use a program at the other end, and takes ownership of its doorbell and page. `other_user` is as in
+/// [`Peer`].
+pub fn add_peer(number: u32, other_user: u64, doorbell: i32, page: i32) -> Option<u32> {
     let _held = ADOPTING.hold();
     let peers = &arena::private()?.peers;
     let known = |peer: &Peer| {
@@ -659,14 +660,15 @@ pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> O
         peers.get(index + 1)?.references.fetch_add(1, Ordering::Relaxed);
         return Some(index as u32 + 1);
     }
-    let free = peers.iter().skip(1).position(|peer| peer.references.load(Ordering::Relaxed) == 0);
-    let index = free.map_or(PEERS, |index| index + 1);
+    let index = free_place(peers, other_user).unwrap_or(PEERS);
     let Some(peer) = peers.get(index) else {
         close_both(doorbell, page);
         return None;
     };
-    let is_sound =
-        if is_other_user { is_timer(doorbell) } else { is_marked(doorbell) && is_eventfd(doorbell) };
+    let is_sound = match other_user {
+        0 => is_marked(doorbell) && is_eventfd(doorbell),
+        _ => is_timer(doorbell),
+    };
     let address = if is_sound { segment::accept_sealed(page, PAGE_BYTES) } else { ptr::null_mut() };
     if address.is_null() {
         close_both(doorbell, page);
@@ -675,12 +677,28 @@ pub fn add_peer(number: u32, is_other_user: bool, doorbell: i32, page: i32) -> O
     // SAFETY: this process owns it.
     unsafe { real::close(page) };
     peer.number.store(number, Ordering::Relaxed);
-    peer.is_other_user.store(is_other_user.into(), Ordering::Relaxed);
+    peer.other_user.store(other_user, Ordering::Relaxed);
     peer.doorbell.store(hide_high(doorbell), Ordering::Relaxed);
     peer.page.store(address.cast(), Ordering::Relaxed);
     peer.rung.store(0, Ordering::Relaxed);
     peer.references.store(1, Ordering::Relaxed);
     Some(index as u32)
+}
+
+/// A place for one more program. Another user has at most a third of what it leaves free, however many programs it
+/// starts.
+fn free_place(peers: &[Peer], other_user: u64) -> Option<usize> {
+    const PART: usize = 3;
+    let (mut first, mut free, mut taken) = (None, 0, 0);
+    for (index, peer) in peers.iter().enumerate().skip(1) {
+        if peer.references.load(Ordering::Relaxed) == 0 {
+            first = first.or(Some(index));
+            free += 1;
+        } else if peer.other_user.load(Ordering::Relaxed) == other_user {
+            taken += 1;
+        }
+    }
+    first.filter(|_| other_user == 0 || taken < free / PART)
 }
 
 fn close_both(doorbell: i32, page: i32) {
@@ -697,8 +715,10 @@ pub fn release_peer(index: u32) {
     let held = ADOPTING.hold();
     if peer.references.load(Ordering::Relaxed) == 1 {
         let doorbell = peer.doorbell.swap(-1, Ordering::Relaxed);
-        let is_other_user = peer.is_other_user.load(Ordering::Relaxed) != 0;
-        let is_ours = if is_other_user { is_timer(doorbell) } else { is_marked(doorbell) };
+        let is_ours = match peer.other_user.load(Ordering::Relaxed) {
+            0 => is_marked(doorbell),
+            _ => is_timer(doorbell),
+        };
         if is_ours && descriptors::kind(doorbell) == descriptors::DescriptorKind::Hidden {
             discard(doorbell);
         }
@@ -711,4 +731,36 @@ pub fn release_peer(index: u32) {
     peer.references.fetch_sub(1, Ordering::Relaxed);
     drop(held);
     leave_inherited();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_of_one_other_user_leave_places_to_others() {
+        let peer = || Peer {
+            number: AtomicU32::new(0),
+            references: AtomicU32::new(0),
+            doorbell: AtomicI32::new(-1),
+            other_user: AtomicU64::new(0),
+            page: AtomicPtr::new(ptr::null_mut()),
+            rung: AtomicU64::new(0),
+        };
+        let peers: Vec<Peer> = (0..PEERS).map(|_| peer()).collect();
+        let take_all = |user: u64| {
+            let taken = std::iter::from_fn(|| free_place(&peers, user)).map(|place| {
+                assert!(place > 0, "the first one is never used");
+                peers[place].references.store(1, Ordering::Relaxed);
+                peers[place].other_user.store(user, Ordering::Relaxed);
+            });
+            taken.count()
+        };
+        let taken = [7, 8, 9].map(take_all);
+        assert_eq!(taken, [512, 384, 288]);
+        assert!((10..23).all(|user| take_all(user) > 0), "as many users as a program has connections with");
+        // The own user has no bound.
+        assert!(take_all(0) > 15);
+        assert_eq!(free_place(&peers, 0), None);
+    }
 }

@@ -310,6 +310,64 @@ fn an_older_kernel_carries_as_well() {
     assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
+const MAPPINGS: &str = "without_mappings_it_is_tcp";
+/// More mappings than a connection with both ends in one process takes, and its epoll sets and doorbells.
+const MAPPINGS_LEFT_MAX: usize = 24;
+
+#[test]
+fn without_mappings_it_is_tcp() {
+    if test_service::role().is_some() {
+        // What the program needs by itself is there before.
+        talk(test_service::pair());
+        let mut pages = Vec::with_capacity(1 << 20);
+        while let Some(page) = map_page(pages.len()) {
+            pages.push(page);
+        }
+        for left in 0..MAPPINGS_LEFT_MAX {
+            let before = mappings();
+            // A pair for each step of the way into memory that may fail.
+            let ends = test_service::pair();
+            talk(ends);
+            [ends.0, ends.1].into_iter().for_each(test_service::close);
+            let after = mappings();
+            assert!(after <= before + 1, "{left} left: {before} mappings before, {after} after");
+            unmap_page(pages.pop().expect("one more"));
+        }
+        pages.into_iter().for_each(unmap_page);
+        let ends = test_service::pair();
+        test_service::carry(ends);
+        return test_service::say("right");
+    }
+    let pairing = TestService::new();
+    is_right(program(&pairing, MAPPINGS, "talk"));
+    assert!(pairing.status().carried_ever >= 1, "{:?}", pairing.status());
+}
+
+/// A mapping that does not merge with its neighbours; `None`: there may be no more.
+fn map_page(number: usize) -> Option<usize> {
+    let protection = if number.is_multiple_of(2) { libc::PROT_READ } else { libc::PROT_NONE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+    (page != libc::MAP_FAILED).then_some(page as usize)
+}
+
+fn unmap_page(page: usize) {
+    // SAFETY: one of `map_page`, which nobody uses.
+    assert_eq!(unsafe { libc::munmap(page as *mut libc::c_void, 4096) }, 0);
+}
+
+/// The number of this process's mappings.
+fn mappings() -> usize {
+    // Read in place: a longer buffer might need another mapping.
+    let mut file = std::fs::File::open("/proc/self/maps").expect("mappings");
+    let (mut piece, mut lines) = ([0; 1 << 14], 0);
+    while let Ok(length @ 1..) = file.read(&mut piece) {
+        lines += piece[..length].iter().filter(|byte| **byte == b'\n').count();
+    }
+    lines
+}
+
 const ROOT: &str = "a_program_is_carried_after_chroot";
 
 #[test]

@@ -5,6 +5,7 @@ mod counted;
 mod differential;
 mod ends;
 mod faults;
+mod forged;
 mod found;
 mod kills;
 mod left;

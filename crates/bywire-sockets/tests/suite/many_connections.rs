@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bywire_testing::alone;
 
-use crate::test_service::{self, TestService};
+use crate::test_service::{self, Group, TestService};
 
 const CONNECTIONS: usize = 10_000;
 const TEST: &str = "ten_thousand_connections_are_carried_into_one_server";
@@ -163,6 +163,61 @@ fn call() {
     }
 }
 
+const ENOUGH: &str = "a_program_with_all_connections_that_it_can_have_has_mappings_left";
+/// Mappings that the program makes then.
+const MAPPINGS_LEFT: usize = 10_000;
+
+#[test]
+fn a_program_with_all_connections_that_it_can_have_has_mappings_left() {
+    if test_service::role().is_some() {
+        return connect_until_it_is_tcp();
+    }
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit of the kernel's");
+    let limit = limit.trim().parse::<usize>().expect("a number");
+    // Both ends are in one process, with two mappings for the segment of each end.
+    let needed = limit / 4 + 1000;
+    if limit < 65_530 || (test_service::raise_descriptor_limit() as usize) < needed {
+        println!("not run: vm.max_map_count is {limit}, and {needed} open files are needed");
+        return;
+    }
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(alone(ENOUGH)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");
+    let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_PAIRS", (limit / 8).to_string()));
+    assert_eq!(driver.hear(), "right");
+    assert!(driver.end().success());
+    let status = pairing.status();
+    println!("{} of {} connections were carried", status.carried_ever, limit / 8);
+    assert!((limit / 11..limit / 9).contains(&(status.carried_ever as usize)), "{status:?}");
+}
+
+/// Makes connections to itself, and then mappings and a thread of its own.
+fn connect_until_it_is_tcp() {
+    test_service::raise_descriptor_limit();
+    let count: usize = test_service::told("BYWIRE_TEST_PAIRS").parse().expect("a number");
+    let talk = |ends: (RawFd, RawFd)| {
+        for (from, to) in [(ends.0, ends.1), (ends.1, ends.0)] {
+            assert_eq!(test_service::send(from, b"!", 0), 1, "{}", test_service::errno());
+            assert!(test_service::poll_for(to, 20_000), "it is not heard");
+            assert_eq!(test_service::receive(to, 1, 0), (1, b"!".to_vec()));
+        }
+    };
+    let pairs: Vec<_> = (0..count).map(|_| test_service::pair()).collect();
+    for ends in &pairs {
+        (0..8).for_each(|_| talk(*ends));
+    }
+    for number in 0..MAPPINGS_LEFT {
+        let protection = if number.is_multiple_of(2) { libc::PROT_READ } else { libc::PROT_NONE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED, "{number} mappings");
+    }
+    std::thread::spawn(|| {}).join().expect("a thread");
+    pairs.iter().for_each(|ends| talk(*ends));
+    test_service::say("right");
+}
+
 const BURSTS: &str = "the_memory_of_bursts_goes_back_once_they_are_read";
 const POOLED: usize = 100;
 const BURST_BYTES: usize = 3 << 20;
@@ -273,14 +328,14 @@ fn bursts_that_nobody_reads_end_no_control_group() {
     if !test_service::is_root() {
         return;
     }
-    let Some(group) = Group::new() else {
+    let Some(group) = Group::new(GROUP_BYTES) else {
         println!("not run: no control group with a limit of memory can be made here");
         return;
     };
     let pairing = TestService::new();
     let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
     command.args(alone(BOUNDED)).arg("--test-threads=1");
-    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", &group.0);
+    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", group.path());
     let mut driver = test_service::Running::start(command.stdin(Stdio::piped()));
     assert_eq!(driver.hear(), "full");
     let told = test_service::eventually("the service is told", || {
@@ -297,8 +352,7 @@ fn bursts_that_nobody_reads_end_no_control_group() {
 
 /// Sends on all connections before anything is received.
 fn burst_in_group() {
-    let group = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_GROUP"));
-    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("joined");
+    Group::join(&test_service::told("BYWIRE_TEST_GROUP"));
     let pairs: Vec<_> = (0..POOLED).map(|_| test_service::pair()).collect();
     pairs.iter().for_each(|ends| test_service::carry(*ends));
     let sent: Vec<_> = pairs.iter().map(|(client, _)| test_service::send(*client, pattern(0), 0)).collect();
@@ -318,30 +372,89 @@ fn burst_in_group() {
     }
 }
 
-/// A control group with a limit of memory, removed when it is dropped.
-struct Group(std::path::PathBuf);
+const WORKERS: &str = "workers_that_nobody_reads_end_no_control_group";
+/// Processes that a server has forked, and their connections. By themselves each may have 16 MiB in rings.
+const WORKERS_COUNT: usize = 24;
+const WORKERS_PAIRS: usize = 8;
 
-impl Group {
-    fn new() -> Option<Self> {
-        let limits = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
-        limits.iter().find_map(|(folder, limit)| {
-            let group = Self(format!("{folder}/bywire-test-{}", std::process::id()).into());
-            fs::create_dir(&group.0).ok()?;
-            // A file of the kernel's, which is there already.
-            let mut limit = fs::OpenOptions::new().write(true).open(group.0.join(limit)).ok()?;
-            limit.write_all(GROUP_BYTES.to_string().as_bytes()).ok().map(|()| group)
-        })
+#[test]
+fn workers_that_nobody_reads_end_no_control_group() {
+    if test_service::role().is_some() {
+        return burst_in_workers();
     }
+    if !test_service::is_root() {
+        return;
+    }
+    let Some(group) = Group::new(GROUP_BYTES) else {
+        println!("not run: no control group with a limit of memory can be made here");
+        return;
+    };
+    let pairing = TestService::new();
+    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
+    command.args(alone(WORKERS)).arg("--test-threads=1");
+    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", group.path());
+    let mut driver = test_service::Running::start(&mut command);
+    assert_eq!(driver.hear(), "right");
+    assert!(driver.end().success(), "it was killed, or read other bytes");
+    let (status, all) = (pairing.status(), WORKERS_COUNT * WORKERS_PAIRS);
+    assert_eq!(status.carried_ever, all as u64, "{status:?}");
+    // Rings had some memory all the same.
+    assert!(status.bytes >= GROUP_BYTES / 4, "{status:?}");
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Its last process has ended, and is counted for a moment.
-        let _removed = (0..200).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            fs::remove_dir(&self.0).is_ok()
-        });
+/// Forks workers, each of which sends on all of its connections. They receive once all have done so.
+fn burst_in_workers() {
+    Group::join(&test_service::told("BYWIRE_TEST_GROUP"));
+    // Bytes that all workers share, and the library's first connection, as a server has them.
+    pattern(0);
+    let mut gate = [0; 2];
+    let mut counts = [0; 2];
+    // SAFETY: room for two descriptors each.
+    unsafe {
+        assert_eq!((libc::pipe(gate.as_mut_ptr()), libc::pipe(counts.as_mut_ptr())), (0, 0));
     }
+    let workers: Vec<_> = (0..WORKERS_COUNT)
+        .map(|_| {
+            test_service::child(|| {
+                test_service::close(gate[1]);
+                i32::from(!burst_and_wait(gate[0], counts[1]))
+            })
+        })
+        .collect();
+    for _ in 0..WORKERS_COUNT {
+        while !test_service::poll_for(counts[0], 50) {
+            // SAFETY: no pointers but a null one.
+            let ended = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+            assert_eq!(ended, 0, "a worker has ended");
+        }
+        assert_eq!(test_service::receive(counts[0], 1, 1).0, 1);
+    }
+    test_service::close(gate[1]);
+    let ends: Vec<_> = workers.into_iter().map(test_service::end_of).collect();
+    assert!(ends.iter().all(|end| *end == 0), "{ends:?}");
+    test_service::say("right");
+}
+
+/// A worker: sends all that it can, says so, and receives it after the gate has closed. It must not panic.
+fn burst_and_wait(gate: RawFd, counts: RawFd) -> bool {
+    let pairs: Vec<_> = (0..WORKERS_PAIRS).map(|_| test_service::pair()).collect();
+    let are_carried = pairs.iter().all(|ends| test_service::is_carried_at_last(*ends));
+    let sent: Vec<_> = pairs.iter().map(|(client, _)| test_service::send(*client, pattern(0), 0)).collect();
+    test_service::send(counts, b"!", 1);
+    test_service::receive(gate, 1, 1);
+    let is_whole = |((client, server), sent): ((RawFd, RawFd), i64)| {
+        let (mut at, mut is_right) = (0, sent > 0);
+        while is_right && at < sent as usize {
+            // Little memory of this process's own.
+            is_right = test_service::poll_for(server, 20_000);
+            let piece = test_service::receive(server, 1 << 16, 0).1;
+            is_right &= pattern(0)[at..].starts_with(&piece);
+            at += piece.len();
+        }
+        [client, server].into_iter().for_each(test_service::close);
+        is_right
+    };
+    are_carried && pairs.into_iter().zip(sent).all(is_whole)
 }
 
 /// The bytes of a burst.

@@ -14,7 +14,7 @@ use bywire_pairing::status;
 use bywire_sys::socket::Received;
 use bywire_testing::protocol_client::ProtocolClient;
 
-use crate::test_service::{self, Running, TestService};
+use crate::test_service::{self, Group, Running, TestService};
 
 const SERVER: u32 = 4001;
 const CLIENT: u32 = 4002;
@@ -385,6 +385,100 @@ fn talk_when_told() {
     let _told = std::io::stdin().read(&mut [0]);
     peer.write_all(b"!").expect("sent");
     let _end = peer.read(&mut [0]);
+}
+
+const BURSTS: &str = "bursts_of_another_user_beyond_what_the_reader_may_map_arrive";
+const BURST_CONNECTIONS: usize = 16;
+const BURST_BYTES: usize = 3 << 20;
+/// The memory of the reader's control group, which may have 16 MiB of other users' rings.
+const GROUP_BYTES: u64 = 96 << 20;
+
+#[test]
+fn bursts_of_another_user_beyond_what_the_reader_may_map_arrive() {
+    match test_service::role().as_deref() {
+        Some("read") => return read_bursts(),
+        Some("send") => return send_bursts(),
+        _ => {}
+    }
+    if !test_service::is_root() {
+        return;
+    }
+    let Some(group) = Group::new(GROUP_BYTES) else {
+        println!("not run: no control group with a limit of memory can be made here");
+        return;
+    };
+    let pairing = TestService::of_machine(Spaces::default());
+    let mut reader = Running::start(pairing.user(SERVER, BURSTS, "read").stdin(Stdio::piped()));
+    group.add(reader.child.id());
+    reader.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    let port = reader.hear();
+    let log = pairing.path("log");
+    std::fs::write(&log, "").expect("a log");
+    std::os::unix::fs::chown(&log, Some(CLIENT), Some(CLIENT)).expect("given away");
+    let mut sender = pairing.user(CLIENT, BURSTS, "send");
+    let mut sender = Running::start(sender.env("BYWIRE_TEST_PORT", port).env("BYWIRE_LOG", &log));
+    assert_eq!(sender.hear(), "sent");
+    reader.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
+    assert_eq!(reader.hear(), "right");
+    assert!(sender.end().success() && reader.end().success());
+    let status = pairing.status();
+    assert_eq!(status.carried_ever, BURST_CONNECTIONS as u64, "{status:?}");
+    // What the reader may not map came through the kernel.
+    let log = std::fs::read_to_string(log).expect("a log");
+    let in_memory =
+        |line: &str| line.split(' ').nth(6).and_then(|bytes| bytes.parse::<u64>().ok()).expect("a number");
+    let (in_memory, all) =
+        (log.lines().map(in_memory).sum::<u64>(), (BURST_CONNECTIONS * BURST_BYTES) as u64);
+    assert!((all / 8..all / 2).contains(&in_memory), "{in_memory} of {all}: {log}");
+}
+
+fn burst(connection: usize) -> impl Iterator<Item = u8> {
+    (0..BURST_BYTES).map(move |at| ((at + connection) as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3])
+}
+
+fn read_bursts() {
+    let wait = || assert_eq!(std::io::stdin().read(&mut [0]).expect("told"), 1);
+    wait();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let mut peers: Vec<TcpStream> = Vec::new();
+    for _ in 0..BURST_CONNECTIONS {
+        let (mut peer, _) = listener.accept().expect("accept");
+        give_back_until_asked(&mut peer);
+        peers.push(peer);
+    }
+    wait();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let mut bytes = vec![0; BURST_BYTES];
+        peer.read_exact(&mut bytes).expect("all of it");
+        assert!(bytes.into_iter().eq(burst(number)), "connection {number}: other bytes");
+        peer.write_all(b"!").expect("answered");
+    }
+    test_service::say("right");
+}
+
+fn send_bursts() {
+    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let connect = |_| {
+        let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+        peer.set_nodelay(true).expect("at once");
+        let fd = peer.as_raw_fd();
+        test_service::until_carried(fd, || {
+            peer.write_all(b"!").expect("sent");
+            peer.read_exact(&mut [0]).expect("an answer");
+        });
+        peer.write_all(b"?").expect("asked");
+        peer
+    };
+    let mut peers: Vec<TcpStream> = (0..BURST_CONNECTIONS).map(connect).collect();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        peer.write_all(&burst(number).collect::<Vec<_>>()).expect("room for all of it");
+    }
+    test_service::say("sent");
+    // It waits for each answer, and does meanwhile what the reader asks for.
+    for peer in &mut peers {
+        peer.read_exact(&mut [0]).expect("an answer");
+    }
 }
 
 const STOLEN: &str = "reused_addresses_give_no_access_to_earlier_connections";

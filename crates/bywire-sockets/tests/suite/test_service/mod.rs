@@ -9,8 +9,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bywire_pairing::filters;
@@ -154,6 +154,50 @@ impl TestService {
     /// The status, once the service answers. A caller gives up after a while.
     pub fn status(&self) -> Status {
         eventually("the service answers", || status::query(&self.service).ok())
+    }
+}
+
+/// A control group with a limit of memory, removed when it is dropped.
+pub struct Group(PathBuf);
+
+impl Group {
+    /// `None`: none can be made here.
+    pub fn new(bytes: u64) -> Option<Self> {
+        let limits = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+        limits.iter().find_map(|(folder, limit)| {
+            // One for each test, all of which may run in this process.
+            let thread = std::thread::current().name().unwrap_or_default().replace("::", "-");
+            let group = Self(format!("{folder}/bywire-test-{}-{thread}", std::process::id()).into());
+            fs::create_dir(&group.0).ok()?;
+            // A file of the kernel's, which is there already.
+            let mut limit = fs::OpenOptions::new().write(true).open(group.0.join(limit)).ok()?;
+            limit.write_all(bytes.to_string().as_bytes()).ok().map(|()| group)
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Adds a process.
+    pub fn add(&self, process: u32) {
+        fs::write(self.0.join("cgroup.procs"), process.to_string()).expect("added");
+    }
+
+    /// Adds this process to the group at a path.
+    pub fn join(path: &str) {
+        fs::write(Path::new(path).join("cgroup.procs"), std::process::id().to_string()).expect("joined");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its last process has ended, and is counted for a moment.
+        let _removed = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            fs::remove_dir(&self.0).is_ok()
+        });
     }
 }
 
