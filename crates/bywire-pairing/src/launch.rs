@@ -155,7 +155,9 @@ impl Launch {
         let mut command = Command::new(command);
         command.arg(SERVICE).arg(DETACH);
         let mut parent = self.start(command)?;
-        parent.wait().map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
+        parent.wait().map_err(|cause| LaunchError::Service(cause.to_string()))?;
+        // The service goes on while a process runs that has asked it, and this one is about to be the program.
+        crate::status::query(&self.service).map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
     }
 
     /// Starts the service of `command`, which has no arguments yet, and waits until it listens. The caller has to end

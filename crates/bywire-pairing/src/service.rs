@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bywire_sys::credentials::Credentials;
 use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
@@ -29,6 +30,9 @@ const DESCRIPTORS: u64 = 1 << 19;
 const TURN: usize = 64;
 /// How long new programs wait if no descriptors are left, or if too many wait to be closed.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Processes that a user's service waits for after they have left, at most.
+const VISITORS_MAX: usize = 1024;
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +66,10 @@ pub struct Service {
     path: Option<PathBuf>,
     poller: Poller,
     shared: Arc<Shared>,
+    scope: Scope,
+    /// The processes that have connected to a user's own service, as far as they still run. `bywire run` asks for the
+    /// status, becomes the program, and that may connect much later.
+    visitors: Vec<OwnedFd>,
     lonely_since: Instant,
 }
 
@@ -98,7 +106,7 @@ impl Service {
         // Programs outlive their service. A random first number keeps them from taking a new peer for an old one.
         let registry = Registry::new(scope, u64::from(u32::from_ne_bytes(random)));
         let shared = Arc::new(Shared::new(registry));
-        Ok(Self { listener, path: None, poller, shared, lonely_since: Instant::now() })
+        Ok(Self { listener, path: None, poller, shared, scope, visitors: Vec::new(), lonely_since: Instant::now() })
     }
 
     /// Sets the namespaces that are joined.
@@ -106,7 +114,8 @@ impl Service {
         lock(&self.shared).spaces = Arc::new(spaces);
     }
 
-    /// Serves until no program has been connected for `idle`.
+    /// Serves until no program has been connected for `idle`. A user's own service goes on while a process runs that has
+    /// connected before.
     ///
     /// # Errors
     /// The error of the kernel if it cannot wait.
@@ -127,8 +136,26 @@ impl Service {
         }
     }
 
-    fn is_lonely(&self) -> bool {
-        !lock(&self.shared).has_programs()
+    fn is_lonely(&mut self) -> bool {
+        if lock(&self.shared).has_programs() {
+            return false;
+        }
+        self.visitors.retain(|visitor| !process::has_ended(visitor));
+        self.visitors.is_empty()
+    }
+
+    /// Notes the process that connects, unless it is this one. Without a descriptor for it, the service does not wait.
+    fn note(&mut self, socket: &Socket) {
+        let is_other = |found: Credentials| u32::try_from(found.pid) != Ok(std::process::id());
+        if self.scope != Scope::User || !socket.credentials().is_ok_and(is_other) {
+            return;
+        }
+        if self.visitors.len() >= VISITORS_MAX {
+            self.visitors.retain(|visitor| !process::has_ended(visitor));
+        }
+        if self.visitors.len() < VISITORS_MAX {
+            self.visitors.extend(socket.watch_process());
+        }
     }
 
     fn leave_name(&mut self) {
@@ -142,6 +169,7 @@ impl Service {
             match self.listener.accept() {
                 Ok(Some(socket)) => {
                     self.lonely_since = Instant::now();
+                    self.note(&socket);
                     user_thread::admit(&self.shared, socket);
                 }
                 Ok(None) => return,

@@ -1,7 +1,9 @@
 //! Programs and the service, over its socket: the ends that are paired, and the ends that are not.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywire_pairing::protocol::{Kind, Packet, VERSION, Verdict};
@@ -10,6 +12,7 @@ use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
+use bywire_testing::{alone, eventually};
 use bywire_testing::protocol_client::{ProtocolClient, TIMEOUT, machine_service};
 
 /// The status of the service, asked again if it does not answer in time.
@@ -232,6 +235,40 @@ fn the_name_of_a_dead_or_idle_service_is_taken_over() {
     drop(dead);
     let mut service = Service::start(&path, Scope::User).expect("in place of the dead one");
     service.serve(Duration::from_millis(50)).expect("it serves");
+    assert!(!path.exists());
+}
+
+const VISITOR: &str = "a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late";
+/// A test that runs as another process has the service's path here.
+const ASKED_AT: &str = "BYWIRE_TEST_SERVICE";
+
+#[test]
+fn a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late() {
+    let mut line = String::new();
+    if let Ok(path) = std::env::var(ASKED_AT) {
+        // It asks as `bywire run` does, and then lives as long as its input.
+        asked(path.as_ref());
+        println!("asked");
+        std::io::stdin().read_line(&mut line).expect("an end");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::User).expect("a service");
+    let serving = std::thread::spawn(move || service.serve(Duration::from_millis(50)));
+    let mut program = Command::new(std::env::current_exe().expect("this test"));
+    program.args(alone(VISITOR)).env(ASKED_AT, &path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().expect("this test once more");
+    let mut output = BufReader::new(program.stdout.take().expect("a pipe"));
+    while line.trim() != "asked" {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("output") > 0, "it asks");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!serving.is_finished() && path.exists());
+    drop(program.stdin.take());
+    assert!(program.wait().expect("it ends").success());
+    eventually("the service ends", || serving.is_finished());
     assert!(!path.exists());
 }
 
