@@ -458,8 +458,12 @@ fn an_outer_set_is_told_again_of_new_room() {
 /// The next event of a set, by the data of its registration; −1: none.
 fn told(set: RawFd, timeout_ms: i32) -> i64 {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
+    // A wait that finds nothing leaves the error of an earlier call.
+    // SAFETY: this thread's own variable, and room for one event.
+    let found = unsafe {
+        *libc::__errno_location() = 0;
+        libc::epoll_wait(set, &raw mut event, 1, timeout_ms)
+    };
     if found == 1 { event.u64 as i64 } else { -1 }
 }
 
