@@ -106,7 +106,15 @@ impl Service {
         // Programs outlive their service. A random first number keeps them from taking a new peer for an old one.
         let registry = Registry::new(scope, u64::from(u32::from_ne_bytes(random)));
         let shared = Arc::new(Shared::new(registry));
-        Ok(Self { listener, path: None, poller, shared, scope, visitors: Vec::new(), lonely_since: Instant::now() })
+        Ok(Self {
+            listener,
+            path: None,
+            poller,
+            shared,
+            scope,
+            visitors: Vec::new(),
+            lonely_since: Instant::now(),
+        })
     }
 
     /// Sets the namespaces that are joined.

@@ -12,8 +12,8 @@ use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
-use bywire_testing::{alone, eventually};
 use bywire_testing::protocol_client::{ProtocolClient, TIMEOUT, machine_service};
+use bywire_testing::{alone, eventually};
 
 /// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
