@@ -32,7 +32,9 @@ const TURN: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Processes that a user's service waits for after they have left, at most.
-const VISITORS_MAX: usize = 1024;
+const VISITORS_MAX: usize = 256;
+/// As many may have ended unnoticed.
+const VISITORS_MIN: usize = 16;
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +72,8 @@ pub struct Service {
     /// The processes that have connected to a user's own service, as far as they still run. `bywire run` asks for the
     /// status, becomes the program, and that may connect much later.
     visitors: Vec<OwnedFd>,
+    /// The number of them at which those that have ended are looked for.
+    visitors_checked_at: usize,
     lonely_since: Instant,
 }
 
@@ -113,6 +117,7 @@ impl Service {
             shared,
             scope,
             visitors: Vec::new(),
+            visitors_checked_at: VISITORS_MIN,
             lonely_since: Instant::now(),
         })
     }
@@ -158,8 +163,9 @@ impl Service {
         if self.scope != Scope::User || !socket.credentials().is_ok_and(is_other) {
             return;
         }
-        if self.visitors.len() >= VISITORS_MAX {
+        if self.visitors.len() >= self.visitors_checked_at {
             self.visitors.retain(|visitor| !process::has_ended(visitor));
+            self.visitors_checked_at = (2 * self.visitors.len()).clamp(VISITORS_MIN, VISITORS_MAX);
         }
         if self.visitors.len() < VISITORS_MAX {
             self.visitors.extend(socket.watch_process());

@@ -58,6 +58,7 @@ fn count_end(socket: &Socket) {
 fn forget(socket: &Socket) {
     let shared = socket.shared;
     shared.ended.store(0, Ordering::Relaxed);
+    shared.kept_error.store(0, Ordering::Relaxed);
     shared.calls.store(0, Ordering::Relaxed);
     // Relaxed, both: the kernel has cleared its own counts. Calls that are inside it make the counts differ, and the
     // socket stays there.

@@ -114,7 +114,7 @@ impl Connection {
         }
         // The kernel may hold back bytes from before the ring, or from behind it: the peer's answers in the ring
         // acknowledge none of them.
-        kernel::push(self.fd);
+        self.with_sending(|| kernel::push(self.fd));
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
         if kernel::sends_at_once(self.fd, unread) {
             return self.end_before_the_kernels(is_last);

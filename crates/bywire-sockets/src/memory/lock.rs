@@ -36,6 +36,8 @@ pub mod rank {
     pub const CHANGING: u8 = 8;
     /// The program's signal handlers.
     pub const HANDLERS: u8 = 9;
+    /// The loaded objects that are examined.
+    pub const EXAMINING: u8 = 10;
 }
 
 /// How long a waiter sleeps before it checks that the holder is alive.

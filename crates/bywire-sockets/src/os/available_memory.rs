@@ -28,6 +28,9 @@ static SECOND: Version = Version {
     files: [b"inactive_file ", b"active_file "],
 };
 
+/// The room for the lines of `/proc/self/cgroup`. Version 1 has one for each of its dozen controllers, each with the group's
+/// whole path.
+const CGROUP_BYTES: usize = 4096;
 /// The first version reports about this many bytes if there is no limit.
 const UNLIMITED: u64 = 1 << 60;
 
@@ -60,8 +63,12 @@ fn of_machine(root: &[u8]) -> Option<u64> {
 /// The least of what `of_group` says of this process's groups and of the groups around them.
 #[inline(never)]
 fn of_groups(root: &[u8], of_group: fn(&[u8], &Version, &[u8]) -> Option<u64>) -> Option<u64> {
-    let mut text = [0; 1024];
-    let lines = small_file::read(&[root, b"/proc/self/cgroup"], &mut text)?.split(|byte| *byte == b'\n');
+    let mut text = [0; CGROUP_BYTES];
+    let text = small_file::read(&[root, b"/proc/self/cgroup"], &mut text)?;
+    // A line that is cut off would name another group.
+    let end =
+        if text.len() < CGROUP_BYTES { text.len() } else { text.iter().rposition(|byte| *byte == b'\n')? };
+    let lines = text.get(..end)?.split(|byte| *byte == b'\n');
     let least_of = |line| {
         let (version, mut group) = named(line)?;
         let mut least = None;
@@ -74,7 +81,9 @@ fn of_groups(root: &[u8], of_group: fn(&[u8], &Version, &[u8]) -> Option<u64>) -
             }
         }
     };
-    lines.filter_map(least_of).min()
+    // What a container sees as the root is its own group, whatever that is called outside.
+    let of_root = || [&FIRST, &SECOND].into_iter().filter_map(|version| of_group(root, version, b"")).min();
+    lines.filter_map(least_of).min().or_else(of_root)
 }
 
 /// The group that a line of `/proc/self/cgroup` names, if it is one that limits memory.
@@ -236,6 +245,25 @@ mod tests {
             let root = machine(10_000, groups, &files);
             assert_eq!(found(root.path()), [Some(128), Some(39)], "{groups}");
         }
+    }
+
+    #[test]
+    fn the_group_is_found_behind_long_lines_of_other_controllers() {
+        let pod = format!("kubepods/burstable/pod{}/{}", "1".repeat(36), "2".repeat(64));
+        let others: String = (2..14).map(|number| format!("{number}:c{number}:/{pod}\n")).collect();
+        let file = |name: &str| format!("memory/{pod}/memory.{name}");
+        let [limit, used] = ["limit_in_bytes", "usage_in_bytes"].map(file);
+        let files = [(&limit[..], &bytes_of(64)[..]), (&used, &bytes_of(24))];
+        let root = machine(10_000, &format!("{others}1:memory:/{pod}\n"), &files);
+        assert_eq!(found(root.path()), [Some(64), Some(40)]);
+        // A line that is cut off names no group. The root is this container's.
+        let more = others.repeat(3);
+        let own = [
+            ("memory/memory.limit_in_bytes", &bytes_of(32)[..]),
+            ("memory/memory.usage_in_bytes", &bytes_of(8)),
+        ];
+        let root = machine(10_000, &format!("{more}1:memory:/{pod}\n"), &own);
+        assert_eq!(found(root.path()), [Some(32), Some(24)]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use core::arch::x86_64::{
 };
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions,
+    OpAccess, Register,
 };
 
 /// The instruction `syscall`.
@@ -22,14 +23,28 @@ pub enum Call {
     Any,
 }
 
+/// Tells which registers an instruction changes. It allocates when it is made, so it is made once.
+pub struct Registers(InstructionInfoFactory);
+
+impl Registers {
+    /// Allocates the room for the lists of one instruction.
+    pub fn new() -> Self {
+        Self(InstructionInfoFactory::new())
+    }
+}
+
 /// The system calls with wanted numbers in this code, and those with any number. One whose number is in a register from
 /// the start counts for nothing: Chromium has a function for calls that its filters have caught.
-pub fn calls_in(code: &[u8], is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Call> {
+pub fn calls_in(
+    code: &[u8],
+    registers: &mut Registers,
+    is_wanted: impl Fn(u32) -> bool,
+) -> impl Iterator<Item = Call> {
     let mut from = 0;
     core::iter::from_fn(move || {
         while let Some(at) = next_syscall(code, from) {
             from = at + 1;
-            let call = call_at(code, at, &is_wanted);
+            let call = call_at(code, at, registers, &is_wanted);
             if call.is_some() {
                 return call;
             }
@@ -88,29 +103,34 @@ enum Value {
 
 /// The call if the bytes at `at` are executed as a `syscall`. In loops its number comes by way of a register that the call
 /// leaves as it is.
-fn call_at(code: &[u8], at: usize, is_wanted: &impl Fn(u32) -> bool) -> Option<Call> {
+fn call_at(
+    code: &[u8],
+    at: usize,
+    registers: &mut Registers,
+    is_wanted: &impl Fn(u32) -> bool,
+) -> Option<Call> {
     let first = at.saturating_sub(REACH_BYTES);
     let call = |number: u32| is_wanted(number).then_some(Call::Number(number));
-    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, Register::RAX)? {
+    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, registers, Register::RAX)? {
         Value::Number(number) => call(number),
-        Value::Of(register) => constant_before(code, start, register).and_then(call),
+        Value::Of(register) => constant_before(code, start, registers, register).and_then(call),
         Value::Stack => Some(Call::Any),
     })
 }
 
 /// The constant in a register when the bytes at `at` are executed.
-fn constant_before(code: &[u8], at: usize, register: Register) -> Option<u32> {
+fn constant_before(code: &[u8], at: usize, registers: &mut Registers, register: Register) -> Option<u32> {
     let first = at.saturating_sub(REACH_BYTES);
-    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, register)? {
+    (first..at).rev().find_map(|start| match value_from(code.get(start..at)?, registers, register)? {
         Value::Number(number) => Some(number),
         Value::Of(_) | Value::Stack => None,
     })
 }
 
 /// What the instruction at the start of this code puts into a register that holds it at the end of the code.
-fn value_from(code: &[u8], register: Register) -> Option<Value> {
+fn value_from(code: &[u8], registers: &mut Registers, register: Register) -> Option<Value> {
     let (value, length) = load_at(code, register)?;
-    reaches(code.get(length..)?, register).then_some(value)
+    reaches(code.get(length..)?, registers, register).then_some(value)
 }
 
 /// What an instruction at the start of these bytes puts into a register, and its length.
@@ -157,9 +177,8 @@ fn load_at(code: &[u8], register: Register) -> Option<(Value, usize)> {
 
 /// Returns whether execution from the start of this code reaches its end with a register as it was. Bytes that only look
 /// like a `syscall` lie inside of another instruction, or are not reached.
-fn reaches(code: &[u8], register: Register) -> bool {
+fn reaches(code: &[u8], registers: &mut Registers, register: Register) -> bool {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
-    let mut registers = InstructionInfoFactory::new();
     while decoder.can_decode() {
         let instruction: Instruction = decoder.decode();
         let goes_on = match instruction.flow_control() {
@@ -167,11 +186,16 @@ fn reaches(code: &[u8], register: Register) -> bool {
             FlowControl::Call | FlowControl::IndirectCall => KEPT.contains(&register),
             _ => false,
         };
-        let is_changed = registers.info(&instruction).used_registers().iter().any(|used| {
-            use OpAccess::{CondRead, NoMemAccess, None, Read};
-            used.register().full_register() == register
-                && !matches!(used.access(), None | Read | CondRead | NoMemAccess)
-        });
+        let is_changed = registers
+            .0
+            .info_options(&instruction, InstructionInfoOptions::NO_MEMORY_USAGE)
+            .used_registers()
+            .iter()
+            .any(|used| {
+                use OpAccess::{CondRead, NoMemAccess, None, Read};
+                used.register().full_register() == register
+                    && !matches!(used.access(), None | Read | CondRead | NoMemAccess)
+            });
         if instruction.is_invalid() || !goes_on || is_changed {
             return false;
         }
@@ -186,7 +210,7 @@ mod tests {
     const SENDTO: u32 = 44;
 
     fn number_in(parts: &[&[u8]]) -> Option<u32> {
-        match calls_in(&parts.concat(), |number| number == SENDTO).next()? {
+        match calls_in(&parts.concat(), &mut Registers::new(), |number| number == SENDTO).next()? {
             Call::Number(number) => Some(number),
             Call::Any => panic!("a number from the stack in {parts:x?}"),
         }
@@ -204,13 +228,17 @@ mod tests {
             // mov rdi, [rbp-16]
             for between in [&b""[..], b"\x48\x8b\x7d\xf0"] {
                 let code = [load, between, &SYSCALL].concat();
-                let found: Vec<Call> = calls_in(&code, |_| false).collect();
+                let found: Vec<Call> = calls_in(&code, &mut Registers::new(), |_| false).collect();
                 assert_eq!(found, [Call::Any], "{load:x?} {between:x?}");
             }
         }
         // Another register, and a number that a call gives.
         for load in [&b"\x48\x8b\x4c\x24\x28"[..], b"\x48\x8b\x45\xe8\xff\xd0"] {
-            assert_eq!(calls_in(&[load, &SYSCALL].concat(), |_| true).next(), None, "{load:x?}");
+            assert_eq!(
+                calls_in(&[load, &SYSCALL].concat(), &mut Registers::new(), |_| true).next(),
+                None,
+                "{load:x?}"
+            );
         }
     }
 
@@ -218,7 +246,8 @@ mod tests {
     fn all_wanted_numbers_are_found() {
         let code = [b"\xb8\x2c\0\0\0", &SYSCALL[..], b"\xb8\x2d\0\0\0", &SYSCALL, b"\x6a\x48\x58", &SYSCALL]
             .concat();
-        let found: Vec<Call> = calls_in(&code, |number| [SENDTO, 0x48].contains(&number)).collect();
+        let found: Vec<Call> =
+            calls_in(&code, &mut Registers::new(), |number| [SENDTO, 0x48].contains(&number)).collect();
         assert_eq!(found, [SENDTO, 0x48].map(Call::Number));
     }
 

@@ -8,6 +8,7 @@
 //! To examine all code of a large program takes a while. So it is examined when the program first does what makes it
 //! matter: it listens, has an epoll set report on a socket, or has a connection that is worth an offer.
 
+use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::hash::Hasher;
 use core::ops::ControlFlow;
@@ -17,9 +18,10 @@ use std::hash::DefaultHasher;
 use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
+use crate::memory::lock::{Lock, rank};
 use crate::memory::vforked;
 use crate::os::errno;
-use crate::os::machine_code::{self, Call};
+use crate::os::machine_code::{self, Call, Registers};
 use crate::os::objects::{self, Object};
 use crate::pairing::offer;
 use crate::process::{golang, sandbox};
@@ -67,6 +69,18 @@ const LIBURING: &CStr = c"io_uring_queue_init";
 /// The objects that were examined. Others are examined again and again, if there are more.
 static EXAMINED: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
 
+/// Held by a thread that examines objects, during which it holds the loader's lock. A child of a fork would have its copy of
+/// that lock held for ever, so no fork begins meanwhile.
+static EXAMINING: Lock<{ rank::EXAMINING }> = Lock::new();
+
+/// Made when the library is loaded: later calls may come from handlers that have interrupted an allocation.
+static REGISTERS: Kept = Kept(UnsafeCell::new(None));
+
+struct Kept(UnsafeCell<Option<Registers>>);
+
+// SAFETY: only the thread that holds `EXAMINING` uses it.
+unsafe impl Sync for Kept {}
+
 /// Whether the objects that were there at the first question are examined: a value of [`progress`].
 static PROGRESS: AtomicU8 = AtomicU8::new(progress::NONE);
 
@@ -75,6 +89,30 @@ mod progress {
     /// Some thread has begun. Each thread that asks meanwhile examines all objects too.
     pub const BEGUN: u8 = 1;
     pub const DONE: u8 = 2;
+}
+
+/// Called when the library is loaded.
+pub fn prepare() {
+    let _held = EXAMINING.hold_undisturbed();
+    // SAFETY: `EXAMINING` is held.
+    unsafe { (*REGISTERS.0.get()).get_or_insert_with(Registers::new) };
+}
+
+/// Waits for threads that examine objects. None does so until the fork has ended.
+pub fn before_fork() {
+    EXAMINING.take();
+}
+
+/// Ends that in the parent.
+pub fn after_fork_in_parent() {
+    if EXAMINING.is_own() {
+        EXAMINING.give();
+    }
+}
+
+/// Ends it in the child.
+pub fn after_fork_in_child() {
+    EXAMINING.reset();
 }
 
 /// Called when the library is loaded: makes a program in Go TCP, or one that was linked with a library in Go.
@@ -117,7 +155,12 @@ pub fn examine_loaded() {
 fn examine() {
     withdraw_for(|object| {
         let place = place_of(object)?;
-        let reason = if golang::is_made(object) { Some(Reason::Go) } else { evidence(object) };
+        let reason = if golang::is_made(object) {
+            Some(Reason::Go)
+        } else {
+            // SAFETY: `withdraw_for` holds `EXAMINING`.
+            evidence(object, unsafe { (*REGISTERS.0.get()).get_or_insert_with(Registers::new) })
+        };
         if reason.is_none() {
             place.note();
         }
@@ -129,6 +172,7 @@ fn examine() {
 fn withdraw_for(reason: impl Fn(&Object<'_>) -> Option<Reason>) {
     let mut object_path = Path { bytes: [0; Path::BYTES], length: 0 };
     let mut found = None;
+    let held = EXAMINING.hold_undisturbed();
     objects::each(|object| {
         found = reason(object);
         if found.is_some() {
@@ -138,6 +182,7 @@ fn withdraw_for(reason: impl Fn(&Object<'_>) -> Option<Reason>) {
             ControlFlow::Continue(())
         }
     });
+    drop(held);
     if let Some(reason) = found {
         sandbox::withdraw_because_of(reason, object_path.text());
     }
@@ -189,16 +234,18 @@ fn is_excused(object: &Object<'_>) -> bool {
 }
 
 /// The reason for which an object makes its program TCP. Notes whether it changes flags of descriptors.
-fn evidence(object: &Object<'_>) -> Option<Reason> {
+fn evidence(object: &Object<'_>, registers: &mut Registers) -> Option<Reason> {
     if is_excused(object) {
         return None;
     }
     let is_in = |calls: &[libc::c_long], number: u32| calls.contains(&libc::c_long::from(number));
     let is_wanted = |number| is_in(&CALLS, number) || is_in(&FLAG_CALLS, number);
-    for call in object.code().flat_map(|code| machine_code::calls_in(code, is_wanted)) {
-        match call {
-            Call::Number(number) if is_in(&FLAG_CALLS, number) => policy::distrust_flags(),
-            Call::Number(_) | Call::Any => return Some(Reason::Inline),
+    for code in object.code() {
+        for call in machine_code::calls_in(code, registers, is_wanted) {
+            match call {
+                Call::Number(number) if is_in(&FLAG_CALLS, number) => policy::distrust_flags(),
+                Call::Number(_) | Call::Any => return Some(Reason::Inline),
+            }
         }
     }
     None

@@ -72,6 +72,7 @@ pub fn begin() {
         );
     }
     pid::note();
+    inline::prepare();
     inline::find_go();
     if log::is_wanted() {
         // Otherwise nothing would name the reason if the program makes all of its calls by itself.

@@ -25,13 +25,15 @@ const SPACE: usize = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as u
 const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
 const YES: u8 = 2;
+/// The program has set the option, and may do so again: the kernel is asked each time.
+const ASKED: u8 = 3;
 
 /// The program has set an option of TCP on this socket.
 pub fn note_option(fd: c_int, name: c_int) {
     if name == TCP_INQ
         && let Some(socket) = sockets::socket(fd)
     {
-        socket.shared.reports_left.store(UNKNOWN, Ordering::Relaxed);
+        socket.shared.reports_left.store(ASKED, Ordering::Relaxed);
     }
 }
 
@@ -40,10 +42,19 @@ fn is_wanted(fd: c_int, shared: &SharedSocket) -> bool {
     match shared.reports_left.load(Ordering::Relaxed) {
         NO => false,
         YES => true,
-        _ => {
+        known => {
             // An accepted connection has it from its listener.
             let is_set = kernel::number(fd, libc::IPPROTO_TCP, TCP_INQ).is_some_and(|value| value != 0);
-            shared.reports_left.store(if is_set { YES } else { NO }, Ordering::Relaxed);
+            if known == UNKNOWN {
+                // It must not overwrite what a call that sets the option has stored.
+                let found = if is_set { YES } else { NO };
+                let _ = shared.reports_left.compare_exchange(
+                    UNKNOWN,
+                    found,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+            }
             is_set
         }
     }

@@ -256,6 +256,10 @@ fn receive_carried(
             }
             Step::Real | Step::Empty | Step::UnderWay | Step::Moment => {}
         }
+        // Another thread may have taken what followed the bytes that this one has.
+        if done > 0 && !waits_for_all && !peeks_at_all {
+            return done as isize;
+        }
         if *returns_at_once
             .get_or_insert_with(|| flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking())
         {

@@ -6,7 +6,7 @@ use crate::keys::{Security, Side};
 use crate::path::Path;
 use crate::size::BASE_BYTES;
 
-use super::limits::{KEEP_ALIVE_NS, RENEW_LATER_NS, RENEW_NS, SILENT_NS};
+use super::limits::{KEEP_ALIVE_NS, KEYS_OVERLAP_NS, RENEW_LATER_NS, RENEW_NS, SILENT_NS};
 use super::out::Out;
 use super::session::{SessionId, Stream};
 use super::status::NodeCounts;
@@ -81,17 +81,24 @@ impl Channel {
         self.sent_and_lost_before = before.sent_and_lost();
         let asked_ago_ns = before.asked_ns.map(|asked_ns| self.began_ns.saturating_sub(asked_ns));
         let is_silent = asked_ago_ns.is_some_and(|ago_ns| ago_ns >= SILENT_NS);
-        if !self.path.is_like(before.path) {
-            self.path_before = Some(before.path);
-        } else if !is_silent {
+        if is_silent {
+            return;
+        }
+        if self.path.is_like(before.path) {
             self.connection.continue_path(&mut before.connection);
+        } else {
+            self.path_before = Some(before.path);
         }
     }
 
     /// Notes where an authentic packet came from. Somebody who sees a hello can repeat it from an address of his own, and pass the
     /// answer on: the channel is there then, although the peer is where it was. Its packets still come from there, and that
-    /// address was proved before. Returns whether the channel has returned there.
-    pub fn return_to(&mut self, from: Path) -> bool {
+    /// address was proved before. The first of them answers at once; a later one may be forged by somebody who has that address
+    /// now. Returns whether the channel has returned there.
+    pub fn return_to(&mut self, now_ns: u64, from: Path) -> bool {
+        if now_ns >= self.began_ns.saturating_add(KEYS_OVERLAP_NS) {
+            self.path_before = None;
+        }
         let before = self.path_before.take_if(|before| before.peer == from.peer);
         if before.is_some() {
             self.path = from;

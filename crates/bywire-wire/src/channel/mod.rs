@@ -284,7 +284,7 @@ impl Channels {
             taken += packet.len();
             match header.kind {
                 PacketKind::Hello => self.receive_hello(now_ns, random, from, &header, packet),
-                PacketKind::Answer => self.receive_answer(now_ns, &header, packet),
+                PacketKind::Answer => self.receive_answer(now_ns, from, &header, packet),
                 PacketKind::Cookie => self.receive_cookie(now_ns, &header, packet),
                 PacketKind::Data => self.receive_data(now_ns, from, &header, packet),
             }
@@ -393,7 +393,7 @@ impl Channels {
         false
     }
 
-    fn receive_answer(&mut self, now_ns: u64, header: &Header, packet: &[u8]) {
+    fn receive_answer(&mut self, now_ns: u64, from: Path, header: &Header, packet: &[u8]) {
         let Some(node) = self.shared.numbers.get(&header.connection).copied() else {
             self.strangers.unrecognized += 1;
             return;
@@ -409,7 +409,7 @@ impl Channels {
             self.strangers.dropped += 1;
             return;
         }
-        peer.receive_answer(now_ns, packet, &mut self.shared);
+        peer.receive_answer(now_ns, from, packet, &mut self.shared);
         self.settle(node);
     }
 

@@ -503,14 +503,16 @@ impl Peer {
         }
     }
 
-    pub fn receive_answer(&mut self, now_ns: u64, packet: &[u8], shared: &mut Shared) {
+    pub fn receive_answer(&mut self, now_ns: u64, from: Path, packet: &[u8], shared: &mut Shared) {
         let Some(attempt) = &mut self.attempt else { return };
         let Some(answered) = attempt.hello.read_answer(packet) else {
             self.counts.answers_refused += 1;
             return;
         };
         self.counts.answers_received += 1;
-        let (number, path) = (attempt.number, attempt.path);
+        let number = attempt.number;
+        // The answer went to the address of this machine from which the kernel has sent the hello.
+        let path = Path { local: from.local.or(attempt.path.local), ..attempt.path };
         match answered.payload {
             HandshakePayload::Greeting(peer) => {
                 // The channel keeps the number.
@@ -561,7 +563,7 @@ impl Peer {
     ) {
         if let Some(channel) = self.current.as_mut().filter(|channel| channel.number == number) {
             if channel.receive(now_ns, packet, &mut self.counts) {
-                if channel.return_to(from) {
+                if channel.return_to(now_ns, from) {
                     shared.events.push_back(Event::Moved { node: self.node, path: from });
                 }
                 // It is not silent, so no other channel is needed.
