@@ -221,6 +221,11 @@ impl<'a> Service<'a> {
         // No other service can write the copy any more.
         let copy = unwritten::take_copy(&directory.path().join(unwritten::COPY_NAME), &fabric, &key.public());
         let unwritten = copy.map(|(copy, newer)| {
+            say(&format!(
+                "serial {} is in force, which could not be written before; fabric.toml has serial {}, and is written again: to \
+                 replace it, raise its serial above that",
+                copy.serial, fabric.serial
+            ));
             (fabric, text) = (copy, newer);
             Unwritten::new(began_ns, text.clone())
         });
