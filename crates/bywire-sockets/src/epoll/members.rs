@@ -132,12 +132,15 @@ pub fn renumber(old: i32, new: i32) {
     if !flag::is_replaced(old, new) {
         return doorbell::renumber(old, new);
     }
-    // The kernel takes it out of all sets. Where it was up, it is raised again.
-    descriptors::each(|_, kind| {
+    // Where it was up, it is raised again. The kernel would keep it in a set while a forked process has a copy.
+    let Some(_own) = own_call::begin() else { return };
+    descriptors::each(|set_fd, kind| {
         if let descriptors::DescriptorKind::EpollSet(name) = kind
             && let Some(set) = arena::shared().and_then(|family| family.sets.get(name as usize % SETS))
+            && set.has_flag.swap(0, Ordering::Relaxed) != 0
         {
-            set.has_flag.store(0, Ordering::Relaxed);
+            // SAFETY: no pointers.
+            errno::keep(|| unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_DEL, old, ptr::null_mut()) });
         }
     });
 }

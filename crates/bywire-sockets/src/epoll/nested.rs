@@ -159,9 +159,17 @@ pub fn lower_idle_flag(fd: i32, set: &EpollSet) {
 /// doorbell that is added makes the set ready.
 pub fn leaves_doorbell(name: u32, set: &EpollSet) -> bool {
     let outer = set.outer.load(Ordering::Relaxed);
+    // Another process that sleeps in a set around this one could not raise the flag of a set that it does not have.
     let is_alone = |outer: &EpollSet| outer.processes.load(Ordering::Relaxed) == 1;
-    (outer == SEVERAL || descriptors::set_named(outer).is_some_and(is_alone))
-        && members::needs_no_doorbell(name, set)
+    let are_alone = |family: &arena::SharedArena| {
+        let mut outers = family.sets.iter().filter(|set| set.holds_sets.load(Ordering::Relaxed) != 0);
+        outers.all(|outer| outer.processes.load(Ordering::Relaxed) <= 1)
+    };
+    let is_theirs_alone = match outer {
+        SEVERAL => arena::shared().is_some_and(are_alone),
+        _ => descriptors::set_named(outer).is_some_and(is_alone),
+    };
+    is_theirs_alone && members::needs_no_doorbell(name, set)
 }
 
 /// Returns whether the kernel has something for the set of `fd` apart from flags and rings that are over. A ring stays

@@ -42,7 +42,7 @@ pub fn own() -> Option<i32> {
     }
 }
 
-/// Closes it. The kernel removes it from all sets.
+/// Closes it. The kernel removes it from all sets, unless a forked process has a copy.
 pub fn close() {
     let flag = FLAG.swap(-1, Ordering::Relaxed);
     if doorbell::is_marked(flag) && descriptors::kind(flag) == descriptors::DescriptorKind::Hidden {
@@ -51,7 +51,7 @@ pub fn close() {
 }
 
 /// The library's own descriptor `old`, which now has the number `new`, is about to be replaced. Returns whether it is
-/// the flag. Sets know the flag by its number, so it is closed.
+/// the flag. Sets know the flag by its number, so there will be another one.
 pub fn is_replaced(old: i32, new: i32) -> bool {
     let was_flag = FLAG.compare_exchange(old, -1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if was_flag {
