@@ -1,6 +1,7 @@
 //! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach.
 
 mod atomic;
+mod binary;
 mod breach;
 mod circle;
 mod dependency;
@@ -24,8 +25,9 @@ use tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 11] = [
+const RULES: [(&str, Rule); 12] = [
     ("atomics stay in named crates", atomic::check),
+    ("files have text, but for pictures and seeds", binary::check),
     ("every dependency is explained and used", dependency::check),
     ("crates depend on lower layers only", layer::check),
     ("modules form no circle", circle::check),
