@@ -14,5 +14,7 @@ fn every_day_of_a_fabric_ends_with_members_that_reach_each_other_and_nobody_else
     counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
     if seeds >= 24 {
         assert!(counts.surprises().is_empty(), "never happened, or never should: {:?}", counts.surprises());
+    } else {
+        println!("not checked here: that each event has happened: run ./x test all, which draws enough seeds");
     }
 }
