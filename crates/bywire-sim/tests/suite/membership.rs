@@ -15,6 +15,8 @@ fn every_day_of_a_fabric_ends_with_members_that_reach_each_other_and_nobody_else
     if seeds >= 24 {
         assert!(counts.surprises().is_empty(), "never happened, or never should: {:?}", counts.surprises());
     } else {
-        println!("not checked here: that each event has happened: run ./x test all, which draws enough seeds");
+        println!(
+            "not checked here: that each event has happened: run ./x test all, which draws enough seeds"
+        );
     }
 }

@@ -15,6 +15,8 @@ fn every_seed_keeps_what_ports_promise() {
         let missing: Vec<_> = counts.iter().filter(|(_, number)| *number == 0).collect();
         assert!(missing.is_empty(), "never happened: {missing:?}");
     } else {
-        println!("not checked here: that each event has happened: run ./x test all, which draws enough seeds");
+        println!(
+            "not checked here: that each event has happened: run ./x test all, which draws enough seeds"
+        );
     }
 }

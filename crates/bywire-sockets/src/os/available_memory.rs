@@ -28,9 +28,9 @@ static SECOND: Version = Version {
     files: [b"inactive_file ", b"active_file "],
 };
 
-/// The room for the lines of `/proc/self/cgroup`. Version 1 has one for each of its dozen controllers, each with the group's
-/// whole path.
-const CGROUP_BYTES: usize = 4096;
+/// The room for a line of `/proc/self/cgroup`, with a path that is not too long for [`small_file`]. Version 1 has a line for
+/// each of its dozen controllers.
+const LINE_BYTES: usize = 640;
 /// The first version reports about this many bytes if there is no limit.
 const UNLIMITED: u64 = 1 << 60;
 
@@ -63,13 +63,7 @@ fn of_machine(root: &[u8]) -> Option<u64> {
 /// The least of what `of_group` says of this process's groups and of the groups around them.
 #[inline(never)]
 fn of_groups(root: &[u8], of_group: fn(&[u8], &Version, &[u8]) -> Option<u64>) -> Option<u64> {
-    let mut text = [0; CGROUP_BYTES];
-    let text = small_file::read(&[root, b"/proc/self/cgroup"], &mut text)?;
-    // A line that is cut off would name another group.
-    let end =
-        if text.len() < CGROUP_BYTES { text.len() } else { text.iter().rposition(|byte| *byte == b'\n')? };
-    let lines = text.get(..end)?.split(|byte| *byte == b'\n');
-    let least_of = |line| {
+    let least_of = |line: &[u8]| {
         let (version, mut group) = named(line)?;
         let mut least = None;
         loop {
@@ -81,9 +75,11 @@ fn of_groups(root: &[u8], of_group: fn(&[u8], &Version, &[u8]) -> Option<u64>) -
             }
         }
     };
-    // What a container sees as the root is its own group, whatever that is called outside.
-    let of_root = || [&FIRST, &SECOND].into_iter().filter_map(|version| of_group(root, version, b"")).min();
-    lines.filter_map(least_of).min().or_else(of_root)
+    let mut least = None;
+    small_file::each_line(&[root, b"/proc/self/cgroup"], &mut [0; LINE_BYTES], |line| {
+        least = [least, least_of(line)].into_iter().flatten().min();
+    })?;
+    least
 }
 
 /// The group that a line of `/proc/self/cgroup` names, if it is one that limits memory.
@@ -256,14 +252,6 @@ mod tests {
         let files = [(&limit[..], &bytes_of(64)[..]), (&used, &bytes_of(24))];
         let root = machine(10_000, &format!("{others}1:memory:/{pod}\n"), &files);
         assert_eq!(found(root.path()), [Some(64), Some(40)]);
-        // A line that is cut off names no group. The root is this container's.
-        let more = others.repeat(3);
-        let own = [
-            ("memory/memory.limit_in_bytes", &bytes_of(32)[..]),
-            ("memory/memory.usage_in_bytes", &bytes_of(8)),
-        ];
-        let root = machine(10_000, &format!("{more}1:memory:/{pod}\n"), &own);
-        assert_eq!(found(root.path()), [Some(32), Some(24)]);
     }
 
     #[test]

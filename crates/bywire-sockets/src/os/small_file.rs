@@ -33,6 +33,37 @@ pub fn read<'a>(parts: &[&[u8]], text: &'a mut [u8]) -> Option<&'a [u8]> {
     text.get(..length.max(0) as usize)
 }
 
+/// Visits the lines of that file, as far as there is room for each. Longer lines are left out.
+pub fn each_line(parts: &[&[u8]], room: &mut [u8], mut visit: impl FnMut(&[u8])) -> Option<()> {
+    let fd = open(parts, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let (mut held, mut is_cut) = (0, false);
+    while let Some(free) = room.get_mut(held..) {
+        // SAFETY: a buffer of the length given, and a descriptor of this function.
+        let length = unsafe { real::read(fd, free.as_mut_ptr().cast(), free.len()) };
+        if length <= 0 {
+            break;
+        }
+        let (mut begin, end) = (0, held + length as usize);
+        while let Some(text) = room.get(begin..end)
+            && let Some(line) = text.iter().position(|byte| *byte == b'\n').and_then(|at| text.get(..at))
+        {
+            if !is_cut {
+                visit(line);
+            }
+            is_cut = false;
+            begin += line.len() + 1;
+        }
+        room.copy_within(begin..end, 0);
+        held = end - begin;
+        if held == room.len() {
+            (held, is_cut) = (0, true);
+        }
+    }
+    // SAFETY: a descriptor of this function.
+    unsafe { real::close(fd) };
+    Some(())
+}
+
 /// The number at the beginning of a text.
 pub fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
@@ -43,6 +74,20 @@ pub fn number(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_line_is_visited_that_has_room() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for long in [8, 9, 30, 31] {
+            let text = format!("one\n{}\n\nlast\n", "x".repeat(long));
+            std::fs::write(file.path(), &text).expect("written");
+            let mut found = Vec::new();
+            let path = std::os::unix::ffi::OsStrExt::as_bytes(file.path().as_os_str());
+            each_line(&[path], &mut [0; 10], |line| found.push(line.to_vec())).expect("a file");
+            let fitting = text.lines().filter(|line| line.len() < 10);
+            assert_eq!(found, fitting.map(|line| line.as_bytes().to_vec()).collect::<Vec<_>>(), "{long}");
+        }
+    }
 
     #[test]
     fn numbers_are_read_to_their_end() {

@@ -227,13 +227,18 @@ const BUSY: &str = "a_ring_that_never_ends_keeps_no_loop_busy";
 #[test]
 fn a_ring_that_never_ends_keeps_no_loop_busy() {
     if test_service::role().is_some() {
-        return serve(|mut peer, case| empty_receives(&mut peer, case, Duration::from_millis(500)));
+        return serve(|mut peer, case| {
+            test_service::say("asked");
+            empty_receives(&mut peer, case, Duration::from_millis(500))
+        });
     }
     let pairing = TestService::new();
     let (mut program, port) = program(&pairing, BUSY, "serve", 1);
     let mut forger = Forger::new(&pairing.service, port, 0);
     forger.cut_behind(1);
     forger.send(b"?");
+    // It waits for the question without a timeout, as long as this end likes.
+    assert_eq!(program.hear(), "asked");
     forger.forge(ROUTE, ENDING);
     // A byte for the kernel, which nobody may take before the ring has ended.
     forger.send(b"!");
