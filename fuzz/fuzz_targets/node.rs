@@ -2,6 +2,8 @@
 //! connection of an honest port ends or is told of to anybody else, and everything that is said fits into a packet.
 #![no_main]
 
+use std::net::IpAddr;
+
 use bywire_node::broker::{Action, Broker, FabricFile, Port, PortId, ThisNode};
 use bywire_wire::handshake::PublicKey;
 use bywire_wire::keys::Security;
@@ -94,7 +96,7 @@ impl Fixture {
     }
 
     fn up(&mut self, node: PublicKey, boot: u8) {
-        self.broker.up(node, [boot; 16], ([10, 0, 0, node.0[0]], 7248).into(), 1452);
+        self.broker.up(node, [boot; 16], IpAddr::from([10, 0, 0, node.0[0]]).into(), 1452);
     }
 
     fn run(&mut self, mut bytes: &[u8]) {
@@ -116,7 +118,7 @@ impl Fixture {
                     0 => self.broker.down(FOE),
                     1 => self.up(FOE, 0),
                     2 => self.up(FOE, *length),
-                    _ => self.broker.moved(FOE, ([10, 0, 0, *length], 7248).into(), 1200),
+                    _ => self.broker.moved(FOE, IpAddr::from([10, 0, 0, *length]).into(), 1200),
                 },
                 _ => {
                     self.broker.port_ended(self.now_ns, ROGUE);

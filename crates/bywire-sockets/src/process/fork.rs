@@ -7,7 +7,7 @@ use crate::epoll::sets;
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
 use crate::pairing::offer;
-use crate::process::{closing, inline, signals};
+use crate::process::{closing, examination, signals};
 use crate::wakeup::doorbell;
 
 thread_local! {
@@ -39,7 +39,7 @@ pub extern "C" fn before_fork() {
     sockets::count_fork(fork);
     sets::count_fork(fork);
     FORK.set(fork);
-    inline::before_fork();
+    examination::before_fork();
     // From here to the end of the fork no other thread forks: its child would have the pipe as well.
     if AWAITS.replace(false) {
         let mut ends = [-1; 2];
@@ -62,7 +62,7 @@ fn close_end(index: usize) {
 
 pub extern "C" fn after_fork_in_parent() {
     // Another thread may have ended all own calls during the fork.
-    inline::after_fork_in_parent();
+    examination::after_fork_in_parent();
     if own_call::are_over() {
         return;
     }
@@ -86,7 +86,7 @@ pub fn fork(real: impl FnOnce() -> i32) -> i32 {
 
 pub fn after_fork_in_child() {
     FORK.set(0);
-    inline::after_fork_in_child();
+    examination::after_fork_in_child();
     if own_call::are_over() {
         return;
     }

@@ -18,13 +18,12 @@ use std::hash::DefaultHasher;
 use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
-use crate::memory::lock::{Lock, rank};
 use crate::memory::vforked;
 use crate::os::errno;
 use crate::os::machine_code::{self, Call, Registers};
 use crate::os::objects::{self, Object};
 use crate::pairing::offer;
-use crate::process::{golang, sandbox};
+use crate::process::{examination, golang, sandbox};
 
 /// The calls that only sockets, rings and loops of events need.
 const CALLS: [libc::c_long; 27] = [
@@ -69,16 +68,12 @@ const LIBURING: &CStr = c"io_uring_queue_init";
 /// The objects that were examined. Others are examined again and again, if there are more.
 static EXAMINED: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
 
-/// Held by a thread that examines objects, during which it holds the loader's lock. A child of a fork would have its copy of
-/// that lock held for ever, so no fork begins meanwhile.
-static EXAMINING: Lock<{ rank::EXAMINING }> = Lock::new();
-
 /// Made when the library is loaded: later calls may come from handlers that have interrupted an allocation.
 static REGISTERS: Kept = Kept(UnsafeCell::new(None));
 
 struct Kept(UnsafeCell<Option<Registers>>);
 
-// SAFETY: only the thread that holds `EXAMINING` uses it.
+// SAFETY: only a thread inside an examination uses it.
 unsafe impl Sync for Kept {}
 
 /// Whether the objects that were there at the first question are examined: a value of [`progress`].
@@ -93,26 +88,9 @@ mod progress {
 
 /// Called when the library is loaded.
 pub fn prepare() {
-    let _held = EXAMINING.hold_undisturbed();
-    // SAFETY: `EXAMINING` is held.
+    let _held = examination::hold();
+    // SAFETY: it is held.
     unsafe { (*REGISTERS.0.get()).get_or_insert_with(Registers::new) };
-}
-
-/// Waits for threads that examine objects. None does so until the fork has ended.
-pub fn before_fork() {
-    EXAMINING.take();
-}
-
-/// Ends that in the parent.
-pub fn after_fork_in_parent() {
-    if EXAMINING.is_own() {
-        EXAMINING.give();
-    }
-}
-
-/// Ends it in the child.
-pub fn after_fork_in_child() {
-    EXAMINING.reset();
 }
 
 /// Called when the library is loaded: makes a program in Go TCP, or one that was linked with a library in Go.
@@ -158,7 +136,7 @@ fn examine() {
         let reason = if golang::is_made(object) {
             Some(Reason::Go)
         } else {
-            // SAFETY: `withdraw_for` holds `EXAMINING`.
+            // SAFETY: `withdraw_for` holds the examination.
             evidence(object, unsafe { (*REGISTERS.0.get()).get_or_insert_with(Registers::new) })
         };
         if reason.is_none() {
@@ -172,7 +150,7 @@ fn examine() {
 fn withdraw_for(reason: impl Fn(&Object<'_>) -> Option<Reason>) {
     let mut object_path = Path { bytes: [0; Path::BYTES], length: 0 };
     let mut found = None;
-    let held = EXAMINING.hold_undisturbed();
+    let held = examination::hold();
     objects::each(|object| {
         found = reason(object);
         if found.is_some() {

@@ -1,6 +1,7 @@
 //! What a process does with its connections: fork, exec, signals, sandboxes, exit.
 
 pub mod closing;
+pub mod examination;
 pub mod exec;
 pub mod exit;
 pub mod fork;

@@ -19,7 +19,7 @@ const SO_NETNS_COOKIE: i32 = 71;
 const LOOPBACK: i32 = 1;
 
 /// A non-blocking UDP socket that is bound to an address. It never fragments: a packet that is longer than the MTU of the
-/// network device is an error ([`SendError::TooLong`]). A smaller path MTU that the network has reported changes nothing.
+/// network device is an error ([`SendError::TooLong`](super::SendError::TooLong)). A smaller path MTU that the network has reported changes nothing.
 #[derive(Debug)]
 pub struct UdpSocket {
     pub(super) file: OwnedFd,
