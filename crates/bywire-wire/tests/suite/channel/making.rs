@@ -301,13 +301,13 @@ pub fn a_node_at_a_new_address_is_followed() {
     assert!(simulation.downs(0).is_empty() && simulation.downs(1).is_empty());
     // Its former address may be somebody else's now, who copies a packet that has not arrived yet.
     for _ in 0..3 {
+        simulation.run(3 * SECOND);
         simulation.send(0, 1, b"copied on the way");
         let copied = simulation.recorded.last().expect("it was sent").clone();
         assert_eq!(copied.from, moved);
         simulation.give(1, address_of(0), &copied.bytes);
         let status = simulation.nodes[1].channels.status(&simulation.key(0)).expect("known");
         assert_eq!(status.channel.expect("it is up").path.peer, moved);
-        simulation.run(3 * SECOND);
     }
 }
 
