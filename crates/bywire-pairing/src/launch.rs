@@ -157,7 +157,9 @@ impl Launch {
         let mut parent = self.start(command)?;
         parent.wait().map_err(|cause| LaunchError::Service(cause.to_string()))?;
         // The service goes on while a process runs that has asked it, and this one is about to be the program.
-        crate::status::query(&self.service).map(drop).map_err(|cause| LaunchError::Service(cause.to_string()))
+        // It listens, so the program has it even if the answer is late.
+        let _answer = crate::status::query(&self.service);
+        Ok(())
     }
 
     /// Starts the service of `command`, which has no arguments yet, and waits until it listens. The caller has to end

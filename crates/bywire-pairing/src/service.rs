@@ -153,8 +153,12 @@ impl Service {
         if lock(&self.shared).has_programs() {
             return false;
         }
-        self.visitors.retain(|visitor| !process::has_ended(visitor));
+        self.forget_ended_visitors();
         self.visitors.is_empty()
+    }
+
+    fn forget_ended_visitors(&mut self) {
+        self.visitors.retain(|visitor| !process::has_ended(visitor));
     }
 
     /// Notes the process that connects, unless it is this one. Without a descriptor for it, the service does not wait.
@@ -164,7 +168,7 @@ impl Service {
             return;
         }
         if self.visitors.len() >= self.visitors_checked_at {
-            self.visitors.retain(|visitor| !process::has_ended(visitor));
+            self.forget_ended_visitors();
             self.visitors_checked_at = (2 * self.visitors.len()).clamp(VISITORS_MIN, VISITORS_MAX);
         }
         if self.visitors.len() < VISITORS_MAX {
