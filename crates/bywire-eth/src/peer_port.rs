@@ -96,7 +96,7 @@ impl PeerPort {
         PACKET_BYTES.max(segment_bytes).min(self.datagram_bytes_max)
     }
 
-    /// What its switch port leads to. Only the fabric's keeper decides who may have hosts behind bridges.
+    /// The hosts to which its switch port leads. Only the fabric's keeper decides who may have hosts behind bridges.
     pub fn attachment(&self, nodes: &[Node]) -> Attachment {
         match self.machine_name() {
             None => Attachment::Fabric,

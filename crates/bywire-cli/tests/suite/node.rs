@@ -303,6 +303,15 @@ fn nodes_are_listed_added_and_removed() {
     assert!(fs::read_to_string(&file).expect("read").starts_with("# Mine.\n"));
 }
 
+/// The cell that a command measures on this machine, once the far end serves.
+fn measured(machine: &Machine, words: &[&str]) -> Value {
+    let printed = eventually("the far end serves", || {
+        let done = inside(machine, words);
+        done.status.success().then_some(done.stdout)
+    });
+    serde_json::from_slice(&printed).expect("one object")
+}
+
 #[test]
 fn messages_are_measured_between_two_machines() {
     let Some((network, _services)) = two_machines() else { return };
@@ -319,13 +328,7 @@ fn messages_are_measured_between_two_machines() {
         // The address is the machine's, there is no key, and it takes less time.
         let words = command.trim_end_matches(" --key key").replace("192.0.2.7", &address);
         let words: Vec<&str> = words.split(' ').skip(1).chain(["--time", "0.05", "--json"]).collect();
-        let mut measured = Vec::new();
-        eventually("the far end serves", || {
-            let done = inside(a, &words);
-            measured = done.stdout;
-            done.status.success()
-        });
-        let cell: Value = serde_json::from_slice(&measured).expect("one object");
+        let cell = measured(a, &words);
         assert_eq!(cell["between"], address.as_str(), "{cell}");
         assert!(cell["value"].as_f64().is_some_and(|value| value > 0.0), "{cell}");
         if cell["level"] == "msg" {
@@ -350,13 +353,7 @@ fn members_of_a_fabric_need_no_key_file() {
     let _serving = Up::of(b.namespace.run(|| serve.spawn()).expect("inside").expect("it starts"));
     let measure = measure.replace("web2", &b.name);
     let words: Vec<&str> = measure.split(' ').skip(1).chain(["--time", "0.05", "--json"]).collect();
-    let mut measured = Vec::new();
-    eventually("the far end serves", || {
-        let done = inside(a, &words);
-        measured = done.stdout;
-        done.status.success()
-    });
-    let cell: Value = serde_json::from_slice(&measured).expect("one object");
+    let cell = measured(a, &words);
     assert_eq!((&cell["between"], &cell["level"]), (&b.name.as_str().into(), &"tcp".into()), "{cell}");
     let refused = |words: &[&str], expected: &str| {
         let done = inside(a, &[&["measure", "tcp", "latency"], words].concat());

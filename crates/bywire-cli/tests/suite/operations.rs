@@ -32,7 +32,7 @@ fn block(language: &str, words: &str) -> &'static str {
     lines
 }
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("render", render), ("ask", ask), ("ask_again", ask_again)];
 
 /// A port that returns every message.

@@ -11,7 +11,7 @@ use bywire_sys::namespace::Namespace;
 use bywire_testing::actor::{Actor, Context, Role};
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("render", render)];
 
 /// A port that returns every message.

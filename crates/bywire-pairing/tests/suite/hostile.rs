@@ -45,7 +45,7 @@ const AHEAD: &[&str] = &["chrt", "--fifo", "1"];
 /// Runs only while no other program wants the processor.
 const BEHIND: &[&str] = &["chrt", "--idle", "0"];
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("target", target), ("honest", honest), ("hostile", hostile)];
 
 fn become_user(user: u32) {

@@ -12,12 +12,12 @@ use crate::wakeup::flag;
 
 /// In [`EpollSet::outer`]: the set is within more than one set.
 pub const SEVERAL: u32 = u32::MAX;
-/// The same, and one of them is not known: only a doorbell in this set wakes threads that sleep there.
+/// As [`SEVERAL`], but one of the sets around it is not known: only a doorbell in this set wakes threads that sleep there.
 pub const UNKNOWN: u32 = SEVERAL - 1;
-/// What the kernel reports for the flag in a set.
+/// The data of the events that the kernel reports for the flag in a set.
 const FLAG_DATA: u64 = DOORBELL_DATA + 1;
 
-/// What the kernel has reported of the library's own.
+/// The library's own events among those that the kernel has reported.
 #[derive(Clone, Copy, Default)]
 pub struct Reported {
     /// A doorbell was rung.

@@ -39,7 +39,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOSTILE: u32 = 54_371;
 const HONEST: u32 = 54_372;
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("caller", caller), ("listener", listener), ("exhausted", exhausted)];
 
 /// A port and its honest peer.

@@ -16,7 +16,7 @@ use crate::ports::{PortDirectory, event, meet, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("starved", starved), ("scarce", scarce)];
 
 /// A put under way is known in two places. Only one of them may complete it.

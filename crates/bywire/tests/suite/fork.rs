@@ -13,7 +13,7 @@ use crate::ports::{self, PortDirectory};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("parent", parent)];
 
 fn named(name: &str) -> Option<PortName> {

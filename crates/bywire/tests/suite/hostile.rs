@@ -25,7 +25,7 @@ use crate::ports::{PortDirectory, meet, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] =
     &[("holder", holder), ("scribbler", scribbler), ("honest", honest), ("mover", mover)];
 

@@ -11,7 +11,7 @@ use bywire_testing::actor::{Actor, Context, Role};
 use crate::ports::{self, PortDirectory, meet, until};
 use crate::step::{self, Traced};
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)];
 
 /// Small enough to compare after every instruction.

@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const CONTAINER: [&str; 9] =
     ["unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--net", "--uts", "--ipc", "--mount"];
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("echo", echo)];
 
 /// Sends everything back until the other end has gone.

@@ -10,7 +10,7 @@ use crate::ports::PortDirectory;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("hub", hub), ("crowd", crowd), ("talker", talker)];
 
 fn address(name: &str) -> Address {

@@ -24,7 +24,7 @@ const ALICE: &str = "54321";
 const BOB: &str = "54322";
 const GROUP: u32 = 54_400;
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("user", user)];
 
 /// A runtime directory for all users, as root makes it.

@@ -17,7 +17,7 @@ mod upgrade;
 
 use bywire_testing::actor::Role;
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[
     ("target", kills::target),
     ("node", node::serve),

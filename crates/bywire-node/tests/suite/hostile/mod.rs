@@ -10,5 +10,5 @@ mod rogue;
 
 use bywire_testing::actor::Role;
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("honest", honest::measure), ("echo", honest::echo), ("rogue", rogue::attack)];

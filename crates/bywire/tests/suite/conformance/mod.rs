@@ -7,5 +7,5 @@ mod remote;
 
 use bywire_testing::actor::Role;
 
-/// What actors of these tests do.
+/// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("link echo", remote::echo)];
