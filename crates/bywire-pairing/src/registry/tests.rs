@@ -272,9 +272,9 @@ fn connections_between_two_users_leave_watches_to_others() {
             .count();
     assert!((common / 6..common / 4).contains(&count), "{count} of {common}");
     assert!(connect(&mut registry, [&third, &fourth]).is_some(), "other users are held back");
-    // The memory of a connection has gone already, so its end gives its places back.
+    // Once the memory of a connection has gone, too, its end gives its places back. Received descriptors may be closed late.
     let packet = Packet::new(Kind::End, 2 * u64::from(last));
     assert!(registry.answer(one.0, CheckedPacket::Other(packet), Space::Own(0)));
-    assert!(connect(&mut registry, [&one, &other]).is_some());
+    bywire_testing::eventually("its places are free", || connect(&mut registry, [&one, &other]));
     assert!(connect(&mut registry, [&one, &other]).is_none());
 }
