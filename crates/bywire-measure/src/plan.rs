@@ -227,7 +227,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// A few short blocks after one of warm-up, because the first block finds nothing in the caches.
     pub fn short(test: memory::Test, block_us: u64, blocks: u32) -> Self {
-        Self { spec: memory::Spec::new(test), block_us, warmup_blocks: 1, blocks, deadline_seconds: 5 }
+        Self { spec: memory::Spec::new(test), block_us, warmup_blocks: 1, blocks, deadline_seconds: 30 }
     }
 }
 

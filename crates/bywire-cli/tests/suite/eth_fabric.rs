@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::segment::member::Member;
 use crate::segment::{
-    address, await_all, bytes_of, bywire, connected, connected_in, drops, exchange, peer_of, segment, status,
-    up, up_by,
+    address, await_all, await_no_interface, bytes_of, bywire, connected, connected_in, drops, exchange,
+    peer_of, segment, status, up, up_by,
 };
 
 #[test]
@@ -79,6 +79,7 @@ fn a_connection_survives_restarts_of_the_far_process_and_of_both_services() {
     exchange(&near, &far, 1 << 20);
     // Killed, with the interface. Its address comes back with the next one.
     ups.pop();
+    await_no_interface(&network.machines[1]);
     let before = Instant::now();
     ups.push(up(&network.machines[1], 2, &[]));
     exchange(&near, &far, 1 << 20);

@@ -118,8 +118,7 @@ fn an_address_that_is_found_late_does_not_replace_that_of_a_later_file() {
     for _ in 0..2 {
         assert_eq!(status(a)["node"]["serial"], 2);
     }
-    let done = inside(a, &["ping", "b", "--count", "3"]);
-    assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+    eventually("a channel", || inside(a, &["ping", "b", "--count", "3"]).status.success());
 }
 
 #[test]

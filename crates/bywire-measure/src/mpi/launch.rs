@@ -35,7 +35,7 @@ const SOCKET: &str = "ranks";
 /// The directory for shared memory.
 const MEMORY: &str = "/dev/shm";
 
-/// How long the parent waits for the ranks after their own deadline. A launcher takes a second or two to start.
+/// How much longer than a job's own deadline the parent waits for the ranks to begin. A launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// How long a job may take to end by itself after both ranks have reported.
@@ -334,8 +334,9 @@ impl<'a> Conversation<'a> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         while outcomes.len() < 2 {
             interrupt::check()?;
-            ensure!(Instant::now() < self.until, "the MPI job has not finished in time");
+            // A rank that has its assignment ends by itself if it does not get on.
             if !self.is_complete() {
+                ensure!(Instant::now() < self.until, "the MPI job has not begun in time");
                 self.accept()?;
             }
             match self.receiver.recv_timeout(LOOK_AGAIN) {

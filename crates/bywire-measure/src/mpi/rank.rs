@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -60,14 +61,24 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
         Role::Source { core, .. } => (End::Source, core),
         _ => bail!("a rank's assignment is not valid"),
     };
-    let deadline = Instant::now() + assignment.job.deadline();
-    let to_parent = parent.try_clone()?;
-    std::thread::spawn(move || end_with_parent(input, to_parent, end, deadline));
+    let (to_parent, patience) = (parent.try_clone()?, assignment.job.deadline());
+    let progress = Arc::new(Mutex::new(Instant::now()));
+    let watched = Arc::clone(&progress);
+    std::thread::spawn(move || end_with_parent(input, to_parent, end, &watched, patience));
     let Job::Messages(plan) = &assignment.job else { bail!("a rank's assignment is not valid") };
     let own = socket.with_file_name(OUR_PROC);
     let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
     let directory = socket.parent().context("the socket is in no directory")?;
-    let block_loop = BlockLoop { plan, end, number, core, directory, parents_proc, thread: String::new() };
+    let block_loop = BlockLoop {
+        plan,
+        end,
+        number,
+        core,
+        directory,
+        parents_proc,
+        thread: String::new(),
+        progress: &progress,
+    };
     let outcome = block_loop.play(program).inspect_err(|error| {
         say(&parent, &WorkerMessage::Failed { end, reason: format!("{error:#}") });
     })?;
@@ -82,18 +93,34 @@ fn say(mut parent: &UnixStream, message: &WorkerMessage) {
     }
 }
 
-/// Ends this process, and the rank with it, when the parent has ended or the deadline has passed.
-fn end_with_parent(mut input: BufReader<UnixStream>, parent: UnixStream, end: End, deadline: Instant) {
-    let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let _waits_for_ever = input.get_ref().set_read_timeout(Some(remaining));
-    let late = input.read(&mut [0]).is_err();
-    if late {
+/// Ends this process, and the rank with it, when the parent has ended, or when no block has ended for as long as a whole job
+/// may take. Ranks that poll on a busy machine get on slowly, and those that hang do not.
+fn end_with_parent(
+    mut input: BufReader<UnixStream>,
+    parent: UnixStream,
+    end: End,
+    progress: &Mutex<Instant>,
+    patience: Duration,
+) {
+    let remaining = || patience.saturating_sub(last_progress(progress).elapsed());
+    let mut is_late = true;
+    while is_late && !remaining().is_zero() {
+        let _waits_for_ever =
+            input.get_ref().set_read_timeout(Some(remaining().max(Duration::from_millis(1))));
+        is_late = input.read(&mut [0]).is_err();
+    }
+    if is_late {
         say(
             &parent,
             &WorkerMessage::Failed { end, reason: "the MPI job has not finished in time".to_owned() },
         );
     }
     std::process::exit(3);
+}
+
+/// When the last block ended.
+fn last_progress(progress: &Mutex<Instant>) -> Instant {
+    *progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The block loop of a rank, in step with [`crate::workload::block_loop::BlockLoop`].
@@ -109,6 +136,8 @@ struct BlockLoop<'a> {
     parents_proc: PathBuf,
     /// The rank's thread, as this process's `/proc` names it.
     thread: String,
+    /// When the last block ended.
+    progress: &'a Mutex<Instant>,
 }
 
 impl BlockLoop<'_> {
@@ -159,6 +188,7 @@ impl BlockLoop<'_> {
             let (ended, after) = (Instant::now(), self.snapshot(cpu_ns));
             part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
             rank.samples(samples, &mut block)?;
+            *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             part.disturbed = disturbance::reasons(&before, &after);
             let halves = if self.plan.test.kind().is_collective { 1.0 } else { 2.0 };
             part.reading = (!block.is_empty()).then(|| block.value_at_quantile(0.5) as f64 / halves);

@@ -42,9 +42,12 @@ fn a_job_whose_rank_is_killed_ends_and_leaves_nothing() {
         let output = finish(&mut command);
         assert!(!output.status.success(), "{turn}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The launcher sees the end of the rank, or another rank does first, and has the job ended.
-        let is_seen = said.contains("signal 9") || said.contains("MPI_ERRORS_ARE_FATAL");
-        assert!(is_seen && !said.contains("signal 11"), "{turn}: {said}");
+        // The launcher sees the end of the rank, or another rank does first, and has the job ended. That rank may be ended while
+        // it sends its message to the launcher, which then complains of half a message.
+        let is_seen =
+            ["signal 9", "MPI_ERRORS_ARE_FATAL", "show_help.c"].iter().any(|text| said.contains(text));
+        let has_crashed = said.contains("signal 11") || output.status.code() == Some(128 + 11);
+        assert!(is_seen && !has_crashed, "{turn}: {output:?}");
     }
     // Openers clear away the sockets of killed ranks.
     assert_eq!(run(loaded.command(&ports_program).args(["4", "1"])), "survived\n");

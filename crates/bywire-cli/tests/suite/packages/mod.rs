@@ -91,11 +91,13 @@ impl Service {
     pub fn find(program: &str, package: &str) -> Option<Self> {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
         let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+        // Another test may have unpacked it while this one waited for its turn.
         let unpack = format!(
-            "rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
+            "[ ! -e \"$1\" ] || exit 0
+            rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
             {APT} --download-only -o APT::Sandbox::User=root -o Dir::Cache::archives=\"$1.new\" {package}
             for archive in \"$1.new\"/*.deb; do dpkg-deb -x \"$archive\" \"$1.new\"; rm \"$archive\"; done
-            rm -rf \"$1\"; mv \"$1.new\" \"$1\""
+            mv \"$1.new\" \"$1\""
         );
         if let Some(program) = program_below(Path::new("/"), program) {
             return Some(Self { program, libraries: PathBuf::new() });

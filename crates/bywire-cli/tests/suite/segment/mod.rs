@@ -42,6 +42,14 @@ pub fn up_by(machine: &Machine, arguments: &[&str]) -> Guarded {
     Guarded(child)
 }
 
+/// Waits until nothing of a killed machine's Ethernet holds its interface: the processes that carry frames end by themselves.
+pub fn await_no_interface(machine: &Machine) {
+    eventually("the interface of killed processes is gone", || {
+        let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").expect("the devices");
+        !machine.namespace.run(devices).expect("inside").contains("by0:")
+    });
+}
+
 pub fn status(machine: &Machine) -> Value {
     let done = bywire(machine, &["eth", "status", "--json"]).output().expect("it runs");
     serde_json::from_slice::<Value>(&done.stdout).expect("JSON")[0].clone()

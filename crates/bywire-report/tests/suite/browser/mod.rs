@@ -189,10 +189,11 @@ fn page() -> (PathBuf, usize) {
 }
 
 fn written(name: &str, text: &str) -> PathBuf {
-    // Each test has its own file, because tests run at the same time.
+    // Each test has its own file, because tests run at the same time: threads of one process, or processes.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
-    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}-{number}.html"));
+    let file = format!("browser-{name}-{}-{number}.html", std::process::id());
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&page, text).unwrap();
     page
 }

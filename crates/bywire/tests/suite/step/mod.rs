@@ -104,7 +104,10 @@ impl Traced {
     /// No instruction is skipped, as `memmove` chooses its instructions by the addresses of both buffers, which
     /// differ between processes.
     fn step(&self, mut on_store: impl FnMut(Store) -> bool) {
-        let (mut before, mut now) = (self.shared(), Vec::new());
+        let length = self.ranges.iter().map(|range| range.end - range.start).sum::<u64>() as usize;
+        // Both are filled again after every instruction, so neither is made anew.
+        let (mut before, mut now) = (vec![0; length], vec![0; length]);
+        self.read_shared(&mut before);
         for step in 0.. {
             let at = self.instruction();
             request(libc::PTRACE_SINGLESTEP, self.thread, 0);
@@ -113,7 +116,6 @@ impl Traced {
                 END => return,
                 other => panic!("stopped by signal {other}"),
             }
-            now.clear();
             self.read_shared(&mut now);
             if now != before {
                 std::mem::swap(&mut before, &mut now);
@@ -124,17 +126,12 @@ impl Traced {
         }
     }
 
-    fn shared(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.read_shared(&mut bytes);
-        bytes
-    }
-
-    fn read_shared(&self, bytes: &mut Vec<u8>) {
+    /// Fills `bytes` with all ranges, one behind the other.
+    fn read_shared(&self, mut bytes: &mut [u8]) {
         for range in &self.ranges {
-            let place = bytes.len();
-            bytes.resize(place + (range.end - range.start) as usize, 0);
-            self.memory.read_exact_at(&mut bytes[place..], range.start).expect("our child's memory");
+            let (here, rest) = bytes.split_at_mut((range.end - range.start) as usize);
+            self.memory.read_exact_at(here, range.start).expect("our child's memory");
+            bytes = rest;
         }
     }
 

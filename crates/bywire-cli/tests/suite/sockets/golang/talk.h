@@ -22,7 +22,7 @@ static int talk(int fd, int rounds) {
             return 0;
         }
         /* The service that pairs the two ends needs a moment. */
-        usleep(round % 16 == 0 ? 1000 : 0);
+        usleep(round % 16 == 0 ? 10000 : 0);
     }
     return 1;
 }
