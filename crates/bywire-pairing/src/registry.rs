@@ -423,11 +423,12 @@ impl Registry {
     fn begin_other_user(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let users = [ours.user, theirs.user];
         let ends = [ours, theirs].map(|offer| (offer.program, offer.token));
+        // Learns first which memory has gone: it gives its places back.
+        if !self.kept_memory.may_begin(users) {
+            return false;
+        }
         let places: Vec<_> = users.into_iter().filter_map(|user| self.users.between.take(user)).collect();
-        if places.len() < users.len()
-            || !self.kept_memory.may_begin(users)
-            || !self.ensure_doorbell(ours.program, theirs.user)
-        {
+        if places.len() < users.len() || !self.ensure_doorbell(ours.program, theirs.user) {
             return false;
         }
         if !self.ensure_doorbell(theirs.program, ours.user) {

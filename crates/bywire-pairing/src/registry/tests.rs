@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Received;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -241,40 +242,57 @@ fn connections_between_two_users_leave_watches_to_others() {
     registry.users = Users::new(Scope::Machine, 999, limits);
     let [one, other, third, fourth] = [7, 8, 9, 10].map(|user| enter(&mut registry, user));
     let mut number = 0;
-    // Offers both ends, and the first one again. Returns whether they were paired.
-    let mut connect = |registry: &mut Registry, programs: [&(u64, Socket); 2]| {
-        number += 1;
-        let before = registry.users.status(0).carried_ever;
-        for at in [0, 1, 0] {
-            let [local, remote] = [at, 1 - at].map(|end| ([127, 0, 0, 1 + end as u8], number).into());
-            let cookie = 2 * u64::from(number) + at as u64;
-            let identity = Identity {
-                namespace: 1,
-                cookie,
-                local,
-                remote,
-                is_established: true,
-                is_bound_to_device: false,
-            };
-            let segment = vec![Mapping::create("bywire-test", 4096).expect("memory").1];
-            let packet = CheckedPacket::Offer { token: cookie, segment, identity: Ok(identity) };
-            assert!(registry.answer(programs[at].0, packet, Space::Own(0)));
-            registry.left.clear();
-            programs.iter().for_each(|(_, socket)| {
-                while let Ok(Received::Packet(..)) = socket.receive(&mut [0; PACKET_BYTES]) {}
-            });
-        }
-        (registry.users.status(0).carried_ever > before).then_some(number)
-    };
+    let mut received = Vec::new();
+    // Offers both ends, and the first one again. Returns whether they were paired, and keeps what their programs received.
+    let mut connect =
+        |registry: &mut Registry, programs: [&(u64, Socket); 2], received: &mut Vec<OwnedFd>| {
+            number += 1;
+            let before = registry.users.status(0).carried_ever;
+            received.clear();
+            for at in [0, 1, 0] {
+                let [local, remote] = [at, 1 - at].map(|end| ([127, 0, 0, 1 + end as u8], number).into());
+                let cookie = 2 * u64::from(number) + at as u64;
+                let identity = Identity {
+                    namespace: 1,
+                    cookie,
+                    local,
+                    remote,
+                    is_established: true,
+                    is_bound_to_device: false,
+                };
+                let segment = vec![Mapping::create("bywire-test", 4096).expect("memory").1];
+                let packet = CheckedPacket::Offer { token: cookie, segment, identity: Ok(identity) };
+                assert!(registry.answer(programs[at].0, packet, Space::Own(0)));
+                registry.left.clear();
+                for (_, socket) in programs {
+                    while let Ok(Received::Packet(_, files)) = socket.receive(&mut [0; PACKET_BYTES]) {
+                        // They are closed by this thread, and at once.
+                        received.extend(files.into_iter().map(ReceivedFd::into_inner));
+                    }
+                }
+            }
+            (registry.users.status(0).carried_ever > before).then_some(number)
+        };
     let mut last = 0;
-    let count =
-        std::iter::from_fn(|| connect(&mut registry, [&one, &other]).inspect(|number| last = *number))
-            .count();
+    let count = std::iter::from_fn(|| {
+        connect(&mut registry, [&one, &other], &mut received).inspect(|number| last = *number)
+    })
+    .count();
     assert!((common / 6..common / 4).contains(&count), "{count} of {common}");
-    assert!(connect(&mut registry, [&third, &fourth]).is_some(), "other users are held back");
-    // Once the memory of a connection has gone, too, its end gives its places back. Received descriptors may be closed late.
-    let packet = Packet::new(Kind::End, 2 * u64::from(last));
-    assert!(registry.answer(one.0, CheckedPacket::Other(packet), Space::Own(0)));
-    bywire_testing::eventually("its places are free", || connect(&mut registry, [&one, &other]));
-    assert!(connect(&mut registry, [&one, &other]).is_none());
+    assert!(connect(&mut registry, [&third, &fourth], &mut received).is_some(), "other users are held back");
+    // An end gives the places of a connection back once its memory has gone as well, and nothing else need happen for that.
+    let end = |registry: &mut Registry, number: u16| {
+        let packet = Packet::new(Kind::End, 2 * u64::from(number));
+        assert!(registry.answer(one.0, CheckedPacket::Other(packet), Space::Own(0)));
+    };
+    end(&mut registry, last);
+    let again = connect(&mut registry, [&one, &other], &mut received).expect("its places are free");
+    assert!(connect(&mut registry, [&one, &other], &mut Vec::new()).is_none());
+    end(&mut registry, again);
+    let mut later = Vec::new();
+    std::mem::swap(&mut received, &mut later);
+    assert!(connect(&mut registry, [&one, &other], &mut received).is_none(), "its memory is still there");
+    drop(later);
+    assert!(connect(&mut registry, [&one, &other], &mut received).is_some());
+    assert!(connect(&mut registry, [&one, &other], &mut received).is_none());
 }

@@ -255,6 +255,8 @@ fn a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairing");
     let mut service = Service::start(&path, Scope::User).expect("a service");
+    // Keeps the service until the process has asked.
+    let client = ProtocolClient::new(&path);
     let serving = std::thread::spawn(move || service.serve(Duration::from_millis(50)));
     let mut program = Command::new(std::env::current_exe().expect("this test"));
     program.args(alone(VISITOR)).env(ASKED_AT, &path).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -264,6 +266,7 @@ fn a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late() {
         line.clear();
         assert!(output.read_line(&mut line).expect("output") > 0, "it asks");
     }
+    drop(client);
     std::thread::sleep(Duration::from_millis(300));
     assert!(!serving.is_finished() && path.exists());
     drop(program.stdin.take());

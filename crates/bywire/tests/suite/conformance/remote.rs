@@ -151,11 +151,13 @@ fn a_blocked_network_is_reported_with_both_ports() {
                 assert!(event.is_none(), "whoever has not proved itself is nobody");
             }
         });
-        let outcome = a.connect(&address, Duration::from_secs(3));
+        // On a busy machine the nodes may take most of the time.
+        let outcome = (0..20).map(|_| a.connect(&address, Duration::from_secs(3)));
+        let outcome = outcome.skip_while(|outcome| matches!(outcome, Err(ConnectError::TimedOut))).next();
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         outcome
     });
-    assert!(matches!(outcome, Err(ConnectError::Blocked { here: 1.., there: 9 })), "{outcome:?}");
+    assert!(matches!(outcome, Some(Err(ConnectError::Blocked { here: 1.., there: 9 }))), "{outcome:?}");
 }
 
 #[test]
@@ -399,14 +401,18 @@ fn sleepers_are_woken_in_wait_and_in_the_programs_own_epoll() {
     answering.join().expect("it ends");
 }
 
-/// Where the ports' sockets are, the kernel knows. None, if they are not of IPv6.
+/// The UDP ports of this process's sockets. None, if they are not of IPv6.
 fn udp_ports() -> Vec<u16> {
-    std::fs::read_to_string("/proc/self/net/udp6")
-        .expect("procfs")
-        .lines()
-        .skip(1)
-        .filter_map(|line| u16::from_str_radix(line.split_whitespace().nth(1)?.split(':').nth(1)?, 16).ok())
-        .collect()
+    let own = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    let own: Vec<_> = own.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    let is_own = |inode: &str| own.iter().any(|link| link.as_os_str() == &*format!("socket:[{inode}]"));
+    let sockets = std::fs::read_to_string("/proc/self/net/udp6").expect("procfs");
+    let port = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let port = u16::from_str_radix(words.get(1)?.split(':').nth(1)?, 16).ok()?;
+        words.get(9).is_some_and(|inode| is_own(inode)).then_some(port)
+    };
+    sockets.lines().skip(1).filter_map(port).collect()
 }
 
 /// Unread packets would wake a sleeper again and again.
@@ -425,7 +431,7 @@ fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     }
     let before = port.statistics().sleeps;
     assert!(port.wait(Some(Duration::from_millis(500))).expect("wait").is_none());
-    // One for the packet, and one for the rest of the time. Other tests may send something as well.
+    // One for the packet, and one for the rest of the time.
     let sleeps = port.statistics().sleeps - before;
     assert!((1..2000).contains(&sleeps), "{sleeps} sleeps in half a second");
 }
