@@ -440,7 +440,8 @@ static void carry(void) {
 
 /* This program's calls at one end meet others at the other end. */
 static void meet(const struct calls *calls) {
-    char byte = 'x';
+    char byte = 'x', heard[3] = "";
+    int ends[2];
     for (int round = 0; round < 50; round++) {
         struct pollfd file = {server, POLLIN, 0};
         need(send(client, &byte, 1, 0) == 1, "send");
@@ -449,7 +450,15 @@ static void meet(const struct calls *calls) {
         need(write(client, &byte, 1) == 1 && calls->read(server, &byte, 1) == 1, "its read");
         need(calls->write(server, &byte, 1) == 1 && read(client, &byte, 1) == 1, "its write");
     }
+    need(pipe(ends) == 0, "pipe");
     need(calls->close(server) == 0 && recv(client, &byte, 1, 0) == 0 && close(client) == 0, "its close");
+    /* The number of the connection is a pipe's from here on, for the calls of both. */
+    need(dup2(ends[1], server) == server, "dup2");
+    need(calls->write(server, "p", 1) == 1 && write(server, "o", 1) == 1, "bytes for the pipe");
+    ssize_t length = read(ends[0], heard, 2);
+    printf("the pipe has %zd bytes: %s\n", length, heard);
+    need(length == 2 && strcmp(heard, "po") == 0, "the bytes of both");
+    need(calls->close(server) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0, "the pipe's close");
 }
 
 /* A library that finds the C library's functions before any others, or has a C library of its own. */

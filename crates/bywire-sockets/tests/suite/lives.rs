@@ -4,7 +4,7 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::status::Status;
 use bywire_testing::eventually;
 
-use crate::test_service::transcript::{same, transcript};
+use crate::test_service::transcript::{run, same, transcript};
 use crate::test_service::{Running, TestService};
 
 /// Runs the program until it exits, which must be with success.
@@ -46,20 +46,23 @@ fn a_constructor_of_a_loaded_library_can_wait_for_a_thread_that_makes_calls() {
     assert!(running.end().success());
 }
 
-/// Runs the program with a library that it loads in this way, and that was linked with these options.
+/// Runs the program with a library that it loads in this way, and that was linked with these options. It writes the same as over
+/// TCP.
 fn plugged(how: &str, options: &[&str], is_named: bool) -> Option<Status> {
     let pairing = TestService::new();
     let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
     let words = [&["-shared", "-fPIC", "-DPLUGIN"], options].concat();
     let plugin = pairing.compiled("lives.c", "plugin.so", &words)?;
-    let mut command = pairing.command(program, Some(8));
-    command.args(["plugin", how]);
-    if is_named {
-        command.env("LD_LIBRARY_PATH", plugin.parent()?).arg("plugin.so");
-    } else {
-        command.arg(&plugin);
-    }
-    assert!(Running::start(&mut command).end().success(), "{how} {options:?} {is_named}");
+    let path = if is_named { "plugin.so" } else { plugin.to_str()? };
+    let [plain, carried] = [None, Some(8)].map(|calls| {
+        let mut command = pairing.command(&program, calls);
+        if is_named {
+            command.env("LD_LIBRARY_PATH", plugin.parent().expect("a directory"));
+        }
+        run(command, &["plugin", how, path])
+    });
+    assert_eq!(carried, plain, "{how} {options:?} {is_named}: with the library, and without");
+    assert!(plain.contains("the pipe has 2 bytes"), "{how} {options:?} {is_named}: {plain}");
     Some(pairing.status())
 }
 
