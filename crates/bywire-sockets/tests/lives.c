@@ -74,6 +74,21 @@ __attribute__((used)) static ssize_t send_inline(int fd, const void *bytes, size
 #define SEND send
 #endif
 
+#ifdef RING
+/* A ring is entered by the program's own instruction, as a statically linked liburing does it. */
+__attribute__((used)) static long enter_inline(int ring, unsigned count, unsigned wanted, unsigned flags) {
+    register long r10 __asm__("r10") = flags;
+    register long r8 __asm__("r8") = 0;
+    register long r9 __asm__("r9") = 0;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_io_uring_enter), "D"((long)ring), "S"((long)count), "d"((long)wanted), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#endif
+
 #ifdef PLUGIN
 /* A library that keeps the addresses of functions, and calls others. */
 extern ssize_t __send(int, const void *, size_t, int), __read(int, void *, size_t);
