@@ -365,6 +365,31 @@ mod tests {
     }
 
     #[test]
+    fn a_service_shows_why_its_fabric_file_could_not_be_written() {
+        let service = status::Service {
+            fabric: "office".to_owned(),
+            serial: 7,
+            node: "web1".to_owned(),
+            udp_port: 7248,
+            is_encrypted: true,
+            uptime_s: 75,
+            strangers: Vec::new(),
+            last_unknown: None,
+            last_without_key: None,
+            complaint: None,
+            unwritten: None,
+            sockets: Sockets::default(),
+        };
+        let head =
+            "node web1 of fabric office, serial 7, encrypted, UDP port 7248, up for 1 min 15 s\n".to_owned();
+        assert_eq!(text(&[Entry::Service(service.clone())]), head);
+        let unwritten = Some("No space left on device (os error 28)".to_owned());
+        let more = "serial 7 is in force, and fabric.toml on the disk is older: No space left on device (os error 28): \
+                    correct that; it is tried again\n";
+        assert_eq!(text(&[Entry::Service(status::Service { unwritten, ..service })]), head + more);
+    }
+
+    #[test]
     fn a_node_that_is_up_shows_its_loss_packet_size_and_security() {
         let channel = status::Channel {
             security: Security::Aes256Gcm,
