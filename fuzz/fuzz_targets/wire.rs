@@ -19,6 +19,11 @@ fuzz_target!(|bytes: &[u8]| {
         read(&bytes[HEADER_BYTES..]);
     }
     read(bytes);
+    // The last bytes choose the length, so that those of a packet may come first.
+    let chosen = bytes.last_chunk().map_or(0, |length| usize::from(u16::from_le_bytes(*length)));
+    for datagram_bytes in [chosen, chosen % 64] {
+        split_joined(bytes, datagram_bytes);
+    }
     let mut received = Received::default();
     for number in bytes.chunks_exact(8) {
         let number = u64::from_le_bytes(number.try_into().expect("eight"));
@@ -29,6 +34,24 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(received.ranges(0).all(|range| range.start() <= range.end()));
     stand(bytes);
 });
+
+/// The packets of joined datagrams lie in the buffer one after the other, none in two datagrams, and there is an end to them.
+fn split_joined(bytes: &[u8], datagram_bytes: usize) {
+    let mut buffer = bytes.to_vec();
+    let start = buffer.as_ptr() as usize;
+    let datagram_of = |place: usize| place / datagram_bytes.max(1);
+    let (mut count, mut end) = (0, 0);
+    for (header, packet) in packet::split_joined(&mut buffer, datagram_bytes) {
+        assert_eq!(Header::parse(packet), Some(header));
+        assert_eq!(packet.len(), usize::from(header.length));
+        let from = packet.as_ptr() as usize - start;
+        assert!(from >= end && from + packet.len() <= bytes.len());
+        (count, end) = (count + 1, from + packet.len());
+        assert_eq!(datagram_of(from), datagram_of(end - 1));
+        assert_eq!(packet, &bytes[from..end]);
+        assert!(count <= bytes.len() / HEADER_BYTES);
+    }
+}
 
 const WINDOW: u64 = 4096;
 const SECURITY: Security = Security::ChaCha20Poly1305;
