@@ -1389,6 +1389,22 @@ static void as_inetd(const char *way) {
     join();
 }
 
+/* A server whose standard error is a connection, and nothing else of it: it answers by that stream. */
+static void by_errors(void) {
+    char line[80];
+    int kept = dup(2);
+    meet(act_as_caller);
+    need(kept > 2 && dup2(server, 2) == 2 && close(server) == 0, "dup2");
+    for (int round = 0; round < 3; round++) {
+        ssize_t length = recv(2, line, sizeof line - 1, 0);
+        need(length > 0, "a line");
+        line[length] = 0;
+        need(fprintf(stderr, "%s", line) == length, "an answer");
+    }
+    need(dup2(kept, 2) == 2 && close(kept) == 0, "dup2");
+    join();
+}
+
 static void act_end_at_once(void) {
     await_by(start);
 }
@@ -1848,6 +1864,8 @@ int main(int count, char **words) {
         printed();
     } else if (strcmp(name, "as_inetd") == 0 && count > 2) {
         as_inetd(words[2]);
+    } else if (strcmp(name, "by_errors") == 0) {
+        by_errors();
     } else if (strcmp(name, "vforked") == 0 && count > 3) {
         vforked(words[2], words[3]);
     } else if (strcmp(name, "terminal") == 0 && count > 2) {

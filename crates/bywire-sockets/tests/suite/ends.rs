@@ -136,6 +136,11 @@ fn a_server_with_a_connection_as_standard_input_and_output_answers_by_streams() 
 }
 
 #[test]
+fn a_server_with_a_connection_as_standard_error_answers_by_that_stream() {
+    same(&[&["by_errors"]]);
+}
+
+#[test]
 fn a_terminal_as_standard_input_is_no_connection() {
     same(&[&["terminal", "login_tty"], &["terminal", "forkpty"]]);
 }
