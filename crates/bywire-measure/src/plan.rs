@@ -69,7 +69,7 @@ pub struct Plan {
     pub source: Option<IpAddr>,
     /// A secret of the two ends, so that another program's connection is not mistaken for the source's.
     pub cookie: String,
-    /// A worker that has not finished by then ends itself.
+    /// A worker that has not finished by then ends itself, and a rank of MPI when no block has ended for so long.
     pub deadline_seconds: u64,
 }
 
@@ -190,7 +190,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// A worker that has not finished by then ends itself.
+    /// A worker that has not finished by then ends itself, and a rank of MPI when no block has ended for so long.
     pub fn deadline(&self) -> Duration {
         let seconds = match self {
             Self::Messages(plan) => plan.deadline_seconds,

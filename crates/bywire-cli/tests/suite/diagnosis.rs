@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_node::fabric::Fabric;
 use bywire_testing::eventually;
@@ -191,7 +191,9 @@ fn a_node_that_is_removed_while_it_is_pinged_is_named() {
     // The same node again: what held its channel before is forgotten.
     a.write(&network.fabric());
     a.reload();
+    let began = Instant::now();
     eventually("a channel again", || inside(a, &["ping", "b", "--count", "1"]).status.success());
+    assert!(began.elapsed() < Duration::from_secs(20), "the old channel has expired: {:?}", began.elapsed());
 }
 
 #[test]

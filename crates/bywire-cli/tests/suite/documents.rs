@@ -443,7 +443,7 @@ fn measure(are_these: bool, levels: &[&str]) {
     }
 }
 
-// Side by side, as servers are measured for several seconds each.
+// Apart, so that each has a time limit of its own.
 
 #[test]
 fn servers_are_measured_by_the_printed_commands() {

@@ -332,13 +332,16 @@ impl<'a> Conversation<'a> {
 
     fn outcomes(&mut self, job: &mut Running) -> Result<Outcomes> {
         let mut outcomes: Vec<Outcome> = Vec::new();
+        let each_block = Duration::from_secs(self.plan.deadline_seconds);
+        let last = self.until + each_block * (self.plan.warmup_blocks + self.plan.blocks + 1);
         while outcomes.len() < 2 {
             interrupt::check()?;
-            // A rank that has its assignment ends by itself if it does not get on.
             if !self.is_complete() {
                 ensure!(Instant::now() < self.until, "the MPI job has not begun in time");
                 self.accept()?;
             }
+            // A rank that has its assignment ends by itself if it does not get on, unless its process is stopped.
+            ensure!(Instant::now() < last, "the MPI job has not finished in time");
             match self.receiver.recv_timeout(LOOK_AGAIN) {
                 Ok(Event { end, message: Some(WorkerMessage::Failed { reason, .. }) }) => {
                     bail!("the {end} failed: {reason}")

@@ -11,7 +11,10 @@ static char in[EACH][LENGTH_MAX], out[EACH][LENGTH_MAX];
 
 static void die(int signal)
 {
+    static const char text[] = "this rank kills itself\n";
     (void) signal;
+    if (write(2, text, sizeof text - 1) != sizeof text - 1)
+        _exit(1);
     kill(getpid(), SIGKILL);
 }
 

@@ -289,8 +289,7 @@ fn connections_between_two_users_leave_watches_to_others() {
     let again = connect(&mut registry, [&one, &other], &mut received).expect("its places are free");
     assert!(connect(&mut registry, [&one, &other], &mut Vec::new()).is_none());
     end(&mut registry, again);
-    let mut later = Vec::new();
-    std::mem::swap(&mut received, &mut later);
+    let later = std::mem::take(&mut received);
     assert!(connect(&mut registry, [&one, &other], &mut received).is_none(), "its memory is still there");
     drop(later);
     assert!(connect(&mut registry, [&one, &other], &mut received).is_some());

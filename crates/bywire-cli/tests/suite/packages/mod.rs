@@ -93,17 +93,17 @@ impl Service {
         let libraries = root.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
         // Another test may have unpacked it while this one waited for its turn.
         let unpack = format!(
-            "[ ! -e \"$1\" ] || exit 0
+            "[ -z \"$(find \"$1\" -path \"*bin/$2\" 2>/dev/null)\" ] || exit 0
             rm -rf \"$1.new\"; mkdir -p \"$1.new/partial\"
             {APT} --download-only -o APT::Sandbox::User=root -o Dir::Cache::archives=\"$1.new\" {package}
             for archive in \"$1.new\"/*.deb; do dpkg-deb -x \"$archive\" \"$1.new\"; rm \"$archive\"; done
-            mv \"$1.new\" \"$1\""
+            rm -rf \"$1\"; mv \"$1.new\" \"$1\""
         );
         if let Some(program) = program_below(Path::new("/"), program) {
             return Some(Self { program, libraries: PathBuf::new() });
         }
         if program_below(&root, program).is_none() {
-            let _told_below = apt(&unpack, &[&root.display().to_string()]);
+            let _told_below = apt(&unpack, &[&root.display().to_string(), program]);
         }
         match program_below(&root, program) {
             Some(program) => Some(Self { program, libraries }),

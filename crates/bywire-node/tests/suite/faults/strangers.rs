@@ -244,14 +244,14 @@ fn a_service_that_is_restarted_during_a_flood_of_handshakes_has_its_channels_soo
             "channels after {took:?}; {sent} handshakes, {rate:.0} in a second, from {SOURCES} addresses, of which {proved} were \
              proved; {with_cookie} with a cookie; the last service has worked on {handshakes} and sent {cookies} cookies"
         );
+        assert!(handshakes > 100, "strangers with a cookie are worked on");
         if rate < HELLOS_RATE_MIN {
             return println!(
-                "this machine managed {rate:.0} handshakes a second instead of {HELLOS_RATE_MIN:.0}: the channels came up, but how \
-                 soon they did proves nothing"
+                "not checked here: how soon channels are up during a flood: this machine sent {rate:.0} handshakes a \
+                 second instead of {HELLOS_RATE_MIN:.0}"
             );
         }
         assert_eq!(proved, SOURCES, "each address is proved");
-        assert!(handshakes > 100, "strangers with a cookie are worked on");
         assert!(took.iter().all(|took| *took < UP_AGAIN), "{took:?}");
     });
 }

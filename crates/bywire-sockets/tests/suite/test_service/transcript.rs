@@ -16,7 +16,7 @@ pub fn run(mut command: Command, words: &[&str]) -> String {
     let mut child = command.spawn().expect("it starts");
     let started = std::time::Instant::now();
     while child.try_wait().expect("ours").is_none() {
-        if started.elapsed() > TIMEOUT {
+        if started.elapsed() > 3 * TIMEOUT {
             // Its children are killed too, because they have its output as well.
             // SAFETY: a group that this test has made, and that is not waited for yet.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
