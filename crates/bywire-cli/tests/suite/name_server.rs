@@ -13,7 +13,7 @@ use bywire_testing::eventually;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork};
 use serde_json::Value;
 
-use crate::up::{Up, bywire, inside, status, text};
+use crate::up::{Up, bywire, inside, status};
 
 /// Where the name server is: on the machine that asks.
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1)), 53);
