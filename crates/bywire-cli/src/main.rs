@@ -32,6 +32,8 @@ mod run;
 mod run_status;
 mod serve;
 mod status;
+#[cfg(test)]
+mod status_fixture;
 mod suggested_values;
 mod table;
 

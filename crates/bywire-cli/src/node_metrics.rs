@@ -150,48 +150,15 @@ fn add_node(page: &mut Page, node: &Node) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn service(unwritten: Option<&str>) -> Entry {
-        Entry::Service(Service {
-            fabric: "office".to_owned(),
-            serial: 7,
-            node: "web1".to_owned(),
-            udp_port: 7248,
-            is_encrypted: true,
-            uptime_s: 75,
-            strangers: Vec::new(),
-            last_unknown: None,
-            last_without_key: None,
-            complaint: None,
-            unwritten: unwritten.map(str::to_owned),
-            sockets: Sockets::default(),
-        })
-    }
-
-    fn node(ahead: Option<u64>) -> Entry {
-        Entry::Node(Node {
-            name: "web2".to_owned(),
-            key: [1; 32],
-            addresses: Vec::new(),
-            is_bridge: false,
-            state: State::Idle,
-            address: None,
-            since_s: None,
-            channel: None,
-            rtt_us: None,
-            counters: Vec::new(),
-            blocked: None,
-            unsent: None,
-            copied_key: None,
-            ahead,
-            complaint: None,
-        })
-    }
+    use crate::status_fixture;
 
     #[test]
     fn fabric_files_that_are_outdated_here_or_ahead_elsewhere_have_figures() {
         for (unwritten, ahead, value) in [(None, None, 0), (Some("the disk is full"), Some(9), 1)] {
-            let text = page(&[service(unwritten), node(ahead)]);
+            let unwritten = unwritten.map(str::to_owned);
+            let service = Service { unwritten, ..status_fixture::service() };
+            let node = Node { ahead, ..status_fixture::node() };
+            let text = page(&[Entry::Service(service), Entry::Node(node)]);
             for figure in ["fabric_file_outdated", "fabric_file_ahead{node=\"web2\"}"] {
                 let line = format!("\nbywire_node_{figure} {value}\n");
                 assert!(text.contains(&line), "{line}{text}");

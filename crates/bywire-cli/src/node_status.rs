@@ -341,6 +341,7 @@ fn counts(named: &[(String, u64)]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status_fixture;
 
     #[test]
     fn durations_have_their_two_largest_units() {
@@ -366,20 +367,7 @@ mod tests {
 
     #[test]
     fn a_service_shows_why_its_fabric_file_could_not_be_written() {
-        let service = status::Service {
-            fabric: "office".to_owned(),
-            serial: 7,
-            node: "web1".to_owned(),
-            udp_port: 7248,
-            is_encrypted: true,
-            uptime_s: 75,
-            strangers: Vec::new(),
-            last_unknown: None,
-            last_without_key: None,
-            complaint: None,
-            unwritten: None,
-            sockets: Sockets::default(),
-        };
+        let service = status_fixture::service();
         let head =
             "node web1 of fabric office, serial 7, encrypted, UDP port 7248, up for 1 min 15 s\n".to_owned();
         assert_eq!(text(&[Entry::Service(service.clone())]), head);

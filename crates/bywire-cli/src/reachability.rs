@@ -547,9 +547,10 @@ fn text(service: &Service, examined: &[Examination]) -> String {
 #[cfg(test)]
 mod tests {
     use bywire_wire::keys::Security;
-    use bywire_wire::service::status::{Blocked, Channel, CopiedKey, Sockets};
+    use bywire_wire::service::status::{Blocked, Channel, CopiedKey};
 
     use super::*;
+    use crate::status_fixture;
 
     /// What is known of a node, which a case changes.
     struct Case {
@@ -569,37 +570,14 @@ mod tests {
             name: "b".to_owned(),
             key: [2; 32],
             addresses: vec![address(7248).to_string()],
-            is_bridge: false,
             state: State::Opening,
-            address: None,
-            since_s: None,
-            channel: None,
-            rtt_us: None,
-            counters: Vec::new(),
-            blocked: None,
-            unsent: None,
-            copied_key: None,
-            ahead: None,
-            complaint: None,
+            ..status_fixture::node()
         }
     }
 
     /// The causes that are found for a node about which only this is known. `received` of 100 requests were answered.
     fn causes_of(received: u64, change: impl FnOnce(&mut Case)) -> Vec<&'static str> {
-        let service = Service {
-            fabric: "lab".to_owned(),
-            serial: 1,
-            node: "a".to_owned(),
-            udp_port: 7248,
-            is_encrypted: true,
-            uptime_s: 1,
-            strangers: Vec::new(),
-            last_unknown: None,
-            last_without_key: None,
-            complaint: None,
-            unwritten: None,
-            sockets: Sockets::default(),
-        };
+        let service = Service { node: "a".to_owned(), uptime_s: 1, ..status_fixture::service() };
         let silent = Probed::Silent;
         let probes = vec![Probes { to: address(7248), service: silent, closed: silent, long: silent }];
         let mut target = Target::default();
