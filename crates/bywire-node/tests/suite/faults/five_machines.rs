@@ -221,7 +221,7 @@ fn five_machines_exchange_messages_while_one_is_killed_and_restarted() {
     let reasons = await_loss(&mut members, &witnesses);
     let elapsed = began.elapsed();
     println!("it came back: within {elapsed:?} the others said {reasons:?}");
-    assert!(elapsed < TIMEOUT, "the others are told, instead of timing out");
+    assert!(elapsed < TIMEOUT, "the others learn of it before a timeout");
     assert!(reasons.iter().all(|reason| reason == "Died"), "{reasons:?}");
     let took = await_all(&mut members, &all, true);
     println!("all have {ENOUGH} messages from all after {took:?}");
