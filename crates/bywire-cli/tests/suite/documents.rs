@@ -50,7 +50,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 56] = [
+const RULES: [(&str, Rule); 57] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -119,6 +119,7 @@ const RULES: [(&str, Rule); 56] = [
     ("./x check", NotRun("CI runs it beside the tests")),
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
     ("benches/", NotRun("measures for minutes to hours, in a release build")),
+    ("conformance/", NotRun("runs for hours, and needs what other projects publish")),
     ("BYWIRE_SOAK=1 ", NotRun("takes ten minutes; ./x test runs the same test for a shorter time")),
     ("systemctl ", NotRun("needs systemd, and an installation in /usr/local")),
     ("podman ", NotRun("needs podman, and an image and a program of the reader's own")),

@@ -1,5 +1,5 @@
-"""For `benches/suites`: whole MPI programs of Debian, with what of their output has to be the same over everything that carries
-their messages, and two nodes of a fabric on one machine.
+"""For `conformance/suites`: whole MPI programs of Debian, with what of their output has to be the same over everything that
+carries their messages, and two nodes of a fabric on one machine.
 """
 import atexit
 import os
