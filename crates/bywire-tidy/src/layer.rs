@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
     &["bywire-measure", "bywire-report"],
-    &["bywire-cli", "bywire-benches", "bywire-examples"],
+    &["bywire-cli", "bywire-figures", "bywire-examples"],
 ];
 
 /// Tools of the tree. Only tests depend on them. The simulator depends on what it simulates.

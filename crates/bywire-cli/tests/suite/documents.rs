@@ -118,7 +118,7 @@ const RULES: [(&str, Rule); 57] = [
     ("cargo test -p ", NotRun("./x test runs every test")),
     ("./x check", NotRun("CI runs it beside the tests")),
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
-    ("benches/", NotRun("measures for minutes to hours, in a release build")),
+    ("./x figures ", NotRun("measures for minutes to hours, in a release build")),
     ("conformance/", NotRun("runs for hours, and needs what other projects publish")),
     ("BYWIRE_SOAK=1 ", NotRun("takes ten minutes; ./x test runs the same test for a shorter time")),
     ("systemctl ", NotRun("needs systemd, and an installation in /usr/local")),
