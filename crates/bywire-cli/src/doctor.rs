@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
+use bywire_command::provider;
 use bywire_measure::memory;
-use bywire_measure::mpi::{Implementation, Installation, loading, provider};
+use bywire_measure::mpi::{Implementation, Installation, loading};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
 use bywire_node::client::{self, ClientError};
@@ -140,7 +141,7 @@ impl DoctorArgs {
         } else {
             table(&findings)
         };
-        crate::output::print(&text)
+        bywire_command::output::print(&text)
     }
 }
 

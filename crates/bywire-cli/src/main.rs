@@ -21,7 +21,6 @@ mod node;
 mod node_metrics;
 mod node_status;
 mod nodes;
-mod output;
 mod pair;
 mod ping;
 mod preload_diagnosis;
@@ -32,14 +31,13 @@ mod run;
 mod run_status;
 mod serve;
 mod status;
-mod suggested_values;
 mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bywire_measure::exit_status;
+use bywire_command::exit_status;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -136,7 +134,7 @@ enum Action {
 }
 
 fn main() -> ExitCode {
-    output::quiet_when_closed();
+    bywire_command::output::quiet_when_closed();
     let parsed = command().try_get_matches().and_then(|matches| Bywire::from_arg_matches(&matches));
     match parsed {
         Ok(bywire) => exit_status::of("bywire", bywire.action.run()),

@@ -5,8 +5,8 @@ use crate::tree::Tree;
 
 /// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: [&[&str]; 9] = [
-    &["bywire-sys"],
-    &["bywire-ring"],
+    &["bywire-command", "bywire-sys"],
+    &["bywire-metrics", "bywire-ring"],
     &["bywire-match", "bywire-wire"],
     &["bywire", "bywire-pairing"],
     &["bywire-capi", "bywire-eth", "bywire-node", "bywire-ofi", "bywire-sockets"],

@@ -31,7 +31,7 @@ impl Provider {
     /// # Errors
     /// It is neither installed nor built.
     pub fn bywire() -> Result<Self> {
-        Ok(Self { name: "bywire", directory: Some(bywire_measure::mpi::provider::directory()?) })
+        Ok(Self { name: "bywire", directory: Some(bywire_command::provider::directory()?) })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The memory of connections between ranks that have exchanged a few messages.
 
 use anyhow::{Context, Result};
-use bywire_measure::mpi::provider;
+use bywire_command::provider;
 
 use crate::contest::{Contestant, Taken};
 use crate::open_mpi;

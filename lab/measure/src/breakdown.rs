@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{bootstrap, median};
+use bywire_command::exit_status::Misuse;
 use rand::seq::SliceRandom;
 
-use crate::exit_status::Misuse;
 use crate::memory;
 use crate::pair;
 use crate::placement::{Cores, Placement};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 
 /// Fresh pairs behind every cell.
 pub const PAIRS: u32 = 5;

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bywire_command::exit_status::Misuse;
 use bywire_results::message_link::Security;
 use serde_json::Value;
 
-use crate::exit_status::Misuse;
 use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 use crate::node_services::{NodePlace, NodeServices};
 use crate::options::{MTU_BYTES, Request};

@@ -15,7 +15,7 @@ use bywire_node::client;
 use bywire_wire::service::status::{Entry, Node, State};
 use serde::{Deserialize, Serialize};
 
-use crate::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 
 /// The name of the server's port.
 const PORT: &str = "bywire-serve";

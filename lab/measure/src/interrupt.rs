@@ -6,10 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
+use bywire_command::exit_status::INTERRUPTED;
 use rustix::process::{Pid, Signal, kill_process_group};
-
-/// The exit status that a shell expects of an interrupted program.
-pub const EXIT_CODE: i32 = 130;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
@@ -27,7 +25,7 @@ pub fn arm() -> Result<()> {
 pub fn exit_on_request() -> Result<()> {
     ctrlc::set_handler(|| {
         end_workers();
-        std::process::exit(EXIT_CODE);
+        std::process::exit(INTERRUPTED);
     })
     .context("cannot watch for Ctrl-C")
 }

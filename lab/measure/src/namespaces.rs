@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;

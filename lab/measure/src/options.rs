@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_command::exit_status::Misuse;
+use bywire_command::option_row::OptionRow;
 use bywire_results::message_link::Security;
 use bywire_results::mpi::{self, Implementation};
 use bywire_results::parameter::Parameters;
 use bywire_results::{ethernet, web};
 use serde::{Deserialize, Serialize};
 
-use crate::exit_status::Misuse;
 use crate::memory;
-use crate::option_row::{OptionRow, Setting};
 use crate::registry::{self, Level, MEMORY, Test};
 use crate::size;
 
@@ -32,39 +32,24 @@ pub enum Credential {
 
 type Opt = OptionRow<Request>;
 
-/// Makes [`Request`], with a field for each entry, and [`OPTIONS`], with the entry's rows.
-macro_rules! options {
-    ($($group:literal { $($field:ident: $type:ty { $($row:expr;)+ })+ })+) => {
-        /// A request for a measurement, in the words of the command line, which are the same for every level.
-        /// [`OPTIONS`] states what each option does and where it applies.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default)]
-        pub struct Request {
-            /// One of [`crate::registry::rows`].
-            pub level: String,
-            /// A test of that level.
-            pub test: String,
-            /// What a host's `bywire serve` asks for. No job and no cell contains it.
-            #[serde(skip)]
-            pub credential: Option<Credential>,
-            $($(
-                #[doc = concat!("The option `", stringify!($field), "`.")]
-                pub $field: $type,
-            )+)+
-        }
+bywire_command::options! {
+    /// A request for a measurement, in the words of the command line, which are the same for every level.
+    /// [`OPTIONS`] states what each option does and where it applies.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Request {
+        /// One of [`crate::registry::rows`].
+        pub level: String,
+        /// A test of that level.
+        pub test: String,
+        /// What a host's `bywire serve` asks for. No job and no cell contains it.
+        #[serde(skip)]
+        pub credential: Option<Credential>,
+    }
 
-        /// Every option of a measurement, in the order of its help.
-        pub static OPTIONS: &[OptionRow<Request>] = &[$($($(
-            $row.placed(
-                $group,
-                |request| &request.$field as &dyn Setting,
-                |request| &mut request.$field as &mut dyn Setting,
-            ),
-        )+)+)+];
-    };
-}
+    /// Every option of a measurement, in the order of its help.
+    pub static OPTIONS;
 
-options! {
     "How the messages are carried" {
         link: Option<String> {
             Opt::of("link", "LINK", "shm; of eth one-process, of web tcp", "What carries the messages, if the level has a choice")
@@ -208,6 +193,7 @@ options! {
         }
         untouched: bool {
             Opt::flag("untouched", true, "Write and read only the first 8 bytes of each payload")
+                .excludes("verify")
                 .only(|request| {
                     !request.is_level(&[MEMORY, "mpi", web::LEVEL])
                         && request.kind() != Some(Test::Breakdown)
@@ -242,6 +228,7 @@ options! {
     "How the ends wait, and what else runs" {
         spin: Option<bool> {
             Opt::flag("spin", true, "Poll at both ends; with sock, let the library spin before it sleeps")
+                .excludes("no-spin")
                 .only(|request| request.may_poll() && (!request.epoll || request.is_level(&["sock"])))
                 .not_a_parameter();
             Opt::flag("no-spin", false, "Sleep at both ends without spinning first")

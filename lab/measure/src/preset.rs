@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use bywire_command::exit_status::Misuse;
 use bywire_results::cell::Absence;
 use bywire_results::message_link::{self, Security};
 use bywire_results::name::unknown;
 
 use crate::ethernet::{self, Link, Protocol};
-use crate::exit_status::Misuse;
 use crate::measure::{self, Request};
 use crate::mpi::{self, Implementation};
 use crate::registry;

@@ -3,12 +3,12 @@
 //! A row of `levels` names a level that carries messages, and its transport. A row of `tests` names a test, and its
 //! workload. The worker, the aggregation, the help and the command line are derived from the rows.
 
+use bywire_command::exit_status::Misuse;
 use bywire_results::cell::Unit;
 use bywire_results::level::{DATAGRAM_BYTES_MAX, SIZE_BYTES_MAX};
 use bywire_results::name::unknown;
 use bywire_results::{ethernet, message_link, mpi, names, web};
 
-use crate::exit_status::Misuse;
 use crate::memory;
 
 pub use bywire_results::level::MEMORY;

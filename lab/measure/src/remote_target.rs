@@ -14,11 +14,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use bywire_command::exit_status::Misuse;
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use crate::exit_status::Misuse;
 use crate::fabric_keys::{self, IssuedKeys};
 use crate::options::Credential;
 use crate::pin;

@@ -6,8 +6,8 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, bail};
+use bywire_command::exit_status::Misuse;
 
-use crate::exit_status::Misuse;
 use crate::namespaces::{self, INTERFACE, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 
 /// The permitted number of nodes.

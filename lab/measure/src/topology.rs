@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
+use bywire_command::exit_status::Misuse;
 use bywire_results::message_link::Security;
 
 use crate::ethernet::{Ethernet, FrameLink};
-use crate::exit_status::Misuse;
 use crate::fabric_pair::FabricPair;
 use crate::namespaces::Namespaces;
 use crate::options::Request;

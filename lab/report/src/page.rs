@@ -2,12 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bywire_command::shell;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, Session};
 use bywire_results::level::MEMORY;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
-use bywire_results::shell;
 use bywire_results::web;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;

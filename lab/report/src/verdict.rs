@@ -1,8 +1,8 @@
 //! The verdict of a session, in one or two sentences, and what to do next.
 
+use bywire_command::shell;
 use bywire_results::cell::{DISTURBED, Session};
 use bywire_results::quantity;
-use bywire_results::shell;
 
 use crate::ceiling::{Ceiling, Ceilings};
 use crate::comparison::{Comparison, Row, Times, called, length};

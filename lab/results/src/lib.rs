@@ -13,8 +13,6 @@ pub mod moment;
 pub mod mpi;
 pub mod name;
 pub mod parameter;
-pub mod plain;
 pub mod quantity;
-pub mod shell;
 pub mod store;
 pub mod web;

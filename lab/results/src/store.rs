@@ -9,12 +9,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use bywire_command::plain::is_obeyed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cell::INTERVAL_PAIRS_MIN;
 use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
-use crate::plain::is_obeyed;
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";

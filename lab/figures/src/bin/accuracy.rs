@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use bywire_command::exit_status;
 use bywire_figures::contest::Contest;
 use bywire_figures::ethernet;
 use bywire_figures::program::{self, Arguments};
 use bywire_figures::reference::{self, Network};
 use bywire_figures::table;
 use bywire_measure::ethernet::{FrameLink, Link};
-use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;

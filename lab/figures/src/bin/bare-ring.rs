@@ -8,8 +8,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bywire_command::exit_status;
 use bywire_figures::bare_ring::{Claim, Publication, Variant, WRITABLE, half_rtt_ns, in_turn, rate};
-use bywire_measure::{exit_status, pin};
+use bywire_measure::pin;
 use rustix::mm::ProtFlags;
 
 fn main() -> ExitCode {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Message, Port, PortName, PortOptions, Priority, SendError};
-use bywire_measure::{exit_status, pin};
+use bywire_command::exit_status;
+use bywire_measure::pin;
 
 /// Round trips of the ping-pong.
 const ROUND_TRIPS: u32 = 1_000_000;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bywire::harness::{End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
-use bywire_measure::exit_status;
+use bywire_command::exit_status;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX};
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::Options;

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use bywire_command::exit_status;
 use bywire_figures::contest::Contest;
 use bywire_figures::ethernet::{self, Join};
 use bywire_figures::program::{self, Arguments};
@@ -13,7 +14,6 @@ use bywire_figures::requirement::{self, Requirement};
 use bywire_figures::table::{self, Show};
 use bywire_figures::tunnel::RIVALS;
 use bywire_measure::ethernet::{FrameLink, Link};
-use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use clap::Parser;
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, Verdict};
+use bywire_command::exit_status;
 use bywire_measure::bench::{self, Progress};
+use bywire_measure::interrupt;
 use bywire_measure::measure::Request;
 use bywire_measure::preset::Preset;
-use bywire_measure::{exit_status, interrupt};
 use bywire_results::cell::{Absence, Cell};
 use bywire_results::store;
 use clap::Parser;
@@ -53,7 +54,7 @@ impl Gate {
                 let kind = (turn + repetition as usize) % KINDS.len();
                 self.take(repetition, kind)?;
                 if interrupt::requested() {
-                    std::process::exit(interrupt::EXIT_CODE);
+                    std::process::exit(exit_status::INTERRUPTED);
                 }
             }
             eprintln!("repetition {repetition} done");

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use bywire_command::exit_status;
 use bywire_figures::bare_udp::{self, What};
 use bywire_figures::contest::Contest;
 use bywire_figures::fabric;
@@ -14,7 +15,6 @@ use bywire_figures::requirement::{self, Requirement};
 use bywire_figures::rival_pair::Place;
 use bywire_figures::table::{self, Show};
 use bywire_figures::{lab, quic, ucx};
-use bywire_measure::exit_status;
 use bywire_measure::measure::{Request, Topology};
 use bywire_results::cell::DISTURBED;
 use clap::Parser;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use bywire_command::exit_status;
 use bywire_figures::contest::Contest;
 use bywire_figures::death::{self, WaitMode};
 use bywire_figures::program::Arguments;
@@ -13,7 +14,6 @@ use bywire_figures::rival_pair::Place;
 use bywire_figures::table::{self, Show};
 use bywire_figures::{bare_copy, bare_ring};
 use bywire_figures::{idle, lab, ucx};
-use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
 use clap::Parser;

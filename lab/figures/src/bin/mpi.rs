@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use bywire_command::exit_status;
 use bywire_figures::contest::Contest;
 use bywire_figures::lab;
 use bywire_figures::libfabric::{self, Provider};
@@ -14,7 +15,6 @@ use bywire_figures::requirement::Bound::{AtLeast, AtMost};
 use bywire_figures::requirement::{self, Requirement};
 use bywire_figures::rival_pair::Place;
 use bywire_figures::table::{self, Show};
-use bywire_measure::exit_status;
 use bywire_measure::measure::{Request, Topology};
 use bywire_measure::mpi::{self, Implementation};
 use bywire_results::cell::DISTURBED;

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use bywire_command::exit_status;
 use bywire_figures::contest::Contest;
 use bywire_figures::program::Arguments;
 use bywire_figures::rival_pair::Place;
 use bywire_figures::table::{self, Show};
 use bywire_figures::{lab, open_mpi, ucx};
-use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_measure::mpi;
 use bywire_results::cell::DISTURBED;

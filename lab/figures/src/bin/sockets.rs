@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
+use bywire_command::exit_status;
 use bywire_figures::application::{nginx, postgresql, redis};
 use bywire_figures::carried::Mode;
 use bywire_figures::contest::Contest;
@@ -13,7 +14,6 @@ use bywire_figures::requirement::Bound::{AtLeast, AtMost};
 use bywire_figures::requirement::{self, Requirement};
 use bywire_figures::table::{self, Show};
 use bywire_figures::{lab, resident};
-use bywire_measure::exit_status;
 use bywire_measure::measure::Request;
 use bywire_pairing::launch;
 use clap::Parser;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::median;
+use bywire_command::exit_status;
 use bywire_measure::measure::Request;
 use bywire_measure::process::Setting;
 use bywire_measure::web::{Load, Plan, ServerGuard};
 use bywire_measure::workload::block_loop::histogram;
-use bywire_measure::{exit_status, pin, size, worker};
+use bywire_measure::{pin, size, worker};
 use clap::Parser;
 use rand::seq::SliceRandom;
 

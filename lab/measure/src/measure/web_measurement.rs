@@ -1,11 +1,11 @@
 //! The measurement of a web server. It has pairs like every other one, but a plan of its own.
 
 use anyhow::Result;
+use bywire_command::exit_status::Misuse;
 use bywire_results::parameter::Parameters;
 
 use super::{Measurement, Topology};
 use crate::aggregation::Subject;
-use crate::exit_status::Misuse;
 use crate::options::{MTU_BYTES, Request};
 use crate::placement::Placement;
 use crate::plan::Job;

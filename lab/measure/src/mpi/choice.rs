@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use bywire_command::exit_status::Misuse;
 use serde::{Deserialize, Serialize};
 
 use crate::ethernet::FrameLink;
-use crate::exit_status::Misuse;
 use crate::options::{MTU_BYTES, Request};
 use crate::registry::{Level, Test};
 use crate::size;

@@ -16,10 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_command::provider;
 
 use super::choice::{Choice, Implementation, Link};
 use super::installation::Installation;
-use super::provider;
 use super::rank::{COMMAND, OUR_PROC};
 use crate::interrupt::{self, Leader};
 use crate::isolation;

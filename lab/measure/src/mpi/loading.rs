@@ -4,9 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use bywire_command::provider;
+
 use super::choice::Implementation;
 use super::installation::{Tools, cache, made, mpich_directory, output, search_path};
-use super::{launch, provider};
+use super::launch;
 
 /// The program that the rank runs.
 const PROGRAM: &str = include_str!("loaded.c");

@@ -8,7 +8,6 @@ pub mod choice;
 mod installation;
 mod launch;
 pub mod loading;
-pub mod provider;
 mod rank;
 
 pub use choice::{Choice, Implementation, LAUNCH, Link};

@@ -1,10 +1,54 @@
-//! One row of the table of options: its name, its value, and where it applies. The table is [`crate::options`].
+//! One row of a table of options: its name, its value, where it applies, and the environment variable that does as much. The
+//! macro [`options`](crate::options) makes a table, and the struct that it sets.
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
-use bywire_results::shell;
+use anyhow::{Result, anyhow, ensure};
 use serde_json::Value;
+
+use crate::shell;
+
+/// Makes a struct with a field for each entry of a table, and the table, whose rows the entries have.
+#[macro_export]
+macro_rules! options {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident { $($(#[$field_about:meta])* pub $other:ident: $other_type:ty,)* }
+        $(#[$table_about:meta])*
+        pub static $table:ident;
+        $($group:literal { $($field:ident: $type:ty { $($row:expr;)+ })+ })+
+    ) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$field_about])* pub $other: $other_type,)*
+            $($(
+                #[doc = concat!("The option `", stringify!($field), "`.")]
+                pub $field: $type,
+            )+)+
+        }
+
+        $(#[$table_about])*
+        pub static $table: &[$crate::option_row::OptionRow<$name>] = &[$($($(
+            $row.placed(
+                $group,
+                |request| &request.$field as &dyn $crate::option_row::Setting,
+                |request| &mut request.$field as &mut dyn $crate::option_row::Setting,
+            ),
+        )+)+)+];
+
+        impl $crate::option_row::Table for $name {
+            fn rows() -> &'static [$crate::option_row::OptionRow<Self>] {
+                $table
+            }
+        }
+    };
+}
+
+/// What the options of one table set.
+pub trait Table: Default + 'static {
+    /// The table, in the order of its help.
+    fn rows() -> &'static [OptionRow<Self>];
+}
 
 /// One option of the command line.
 pub struct OptionRow<R: 'static> {
@@ -14,18 +58,22 @@ pub struct OptionRow<R: 'static> {
     pub value: &'static str,
     /// What it does: a sentence without a full stop.
     pub help: &'static str,
-    /// The default. Empty for a flag.
+    /// The default. Empty if there is nothing to say about it.
     pub default: &'static str,
-    /// Its heading in help.
+    /// Its heading in help. Empty for that of all options.
     pub group: &'static str,
     /// The permitted words, if they are few.
     pub words: fn() -> Vec<&'static str>,
     /// Whether it applies to a request.
     pub applies: fn(&R) -> bool,
-    /// Whether it is a parameter of cells.
+    /// Whether it is a parameter of what the command yields.
     pub is_parameter: bool,
-    /// Whether `bywire measure` has it.
+    /// Whether the command line has it.
     pub is_listed: bool,
+    /// The option that it excludes.
+    pub rival: Option<&'static str>,
+    /// The environment variable that does as much, and what its values mean.
+    pub variable: Option<(&'static str, &'static str)>,
     form: Form,
     reads: fn(&str) -> Result<String>,
     value_of: fn(&R) -> &dyn Setting,
@@ -64,6 +112,8 @@ impl<R> OptionRow<R> {
             applies: |_| true,
             is_parameter: true,
             is_listed: true,
+            rival: None,
+            variable: None,
             form: Form::Value,
             reads: |text| Ok(text.to_owned()),
             value_of: |_| &false,
@@ -96,12 +146,27 @@ impl<R> OptionRow<R> {
         Self { reads, ..self }
     }
 
-    /// Not a parameter: cells have a field of their own for it, or none.
+    /// States the default.
+    pub const fn by_default(self, default: &'static str) -> Self {
+        Self { default, ..self }
+    }
+
+    /// Excludes the option `rival`.
+    pub const fn excludes(self, rival: &'static str) -> Self {
+        Self { rival: Some(rival), ..self }
+    }
+
+    /// A flag that the environment variable `name` sets too: to 1 or 0, as `meaning` says.
+    pub const fn variable(self, name: &'static str, meaning: &'static str) -> Self {
+        Self { variable: Some((name, meaning)), ..self }
+    }
+
+    /// Not a parameter: results have a field of their own for it, or none.
     pub const fn not_a_parameter(self) -> Self {
         Self { is_parameter: false, ..self }
     }
 
-    /// Not an option of `bywire measure`, but of `bywire bench`.
+    /// Not on the command line: another subcommand sets it.
     pub const fn unlisted(self) -> Self {
         Self { is_listed: false, ..self }
     }
@@ -128,7 +193,8 @@ impl<R> OptionRow<R> {
     }
 
     /// Sets its heading and its field.
-    pub(crate) const fn placed(
+    #[must_use]
+    pub const fn placed(
         self,
         group: &'static str,
         value_of: fn(&R) -> &dyn Setting,
@@ -166,6 +232,39 @@ impl<R> OptionRow<R> {
             (Form::Flag(_), _) => true.into(),
             (_, value) => value,
         })
+    }
+
+    /// The environment variable by which a flag of `request` reaches another program, and its value there.
+    pub fn assignment(&self, request: &R) -> Option<(&'static str, &'static str)> {
+        let (name, _) = self.variable.filter(|_| self.is_given(request))?;
+        Some((name, self.word()?))
+    }
+
+    /// Checks its environment variable, because the program that reads it does not report an unknown word.
+    ///
+    /// # Errors
+    /// One line that says which values there are.
+    pub fn check_variable(&self) -> Result<()> {
+        let Some((name, meaning)) = self.variable else { return Ok(()) };
+        let word = std::env::var_os(name).unwrap_or_default();
+        let is_known = ["", "0", "1"].iter().any(|known| word == *known);
+        ensure!(is_known, "{name}={} is not valid: {meaning}", word.display());
+        Ok(())
+    }
+
+    /// Its environment variable as a line of help.
+    pub fn variable_help(&self) -> Option<String> {
+        let (name, _) = self.variable?;
+        let set = format!("{name}={}", self.word()?);
+        Some(format!("  {set:<26} the same as --{}\n", self.name))
+    }
+
+    /// What a flag's environment variable is set to.
+    fn word(&self) -> Option<&'static str> {
+        match self.form {
+            Form::Flag(sets) => Some(if sets { "1" } else { "0" }),
+            Form::Value | Form::Switch => None,
+        }
     }
 
     /// Its part of the command line of `request`, quoted for a shell.

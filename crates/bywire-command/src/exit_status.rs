@@ -1,16 +1,19 @@
 //! The exit status of the commands, and one line for an error.
 //!
-//! 0 is success, 1 failure, 2 invalid usage, and [`crate::interrupt::EXIT_CODE`] an interrupt.
+//! 0 is success, 1 failure, 2 invalid usage, and [`INTERRUPTED`] an interrupt.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
-use bywire_results::plain::one_line;
+
+use crate::plain::one_line;
 
 /// The exit status for [`Misuse`].
 pub const MISUSE: u8 = 2;
+/// The exit status that a shell expects of an interrupted program.
+pub const INTERRUPTED: i32 = 130;
 
 /// Invalid usage: a request that no machine can meet, or a name that does not exist. One line says what is wrong and
 /// what to give instead.
