@@ -7,7 +7,8 @@ use bywire_results::quantity;
 
 use crate::comparison::DISTURBED;
 use crate::disturbed_cells::is_disturbed;
-use crate::ethernet_table::{Table, TableRow, text};
+use crate::ethernet_table::{NAMING, row_of, text};
+use crate::table::{Column, Row, Table};
 use crate::way::{Waiting, is_no_way};
 
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
@@ -20,7 +21,7 @@ const SHOWN: [&str; 8] =
 /// The table of a session's pairs, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let of = |security: Security| cells.iter().filter(move |cell| text(cell, SECURITY) == security.name());
-    let mut rows: Vec<TableRow> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     let mut questions = Vec::new();
     // A repeated cell counts as last taken.
     for encrypted in of(Security::Encrypted).rev() {
@@ -35,22 +36,14 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
     }
     rows.reverse();
     let table = Table {
-        title: "Plain and encrypted packets between nodes",
+        title: "Plain and encrypted packets between nodes".to_owned(),
         about: "The same measurement with packets that are only checked (plain), and with packets that are encrypted. Speed \
                 kept: the encrypted rate divided by the plain one, or the plain time divided by the encrypted one. CPU: both \
                 ends and the processes between them, for each transaction or each KB of 1,024 bytes.",
-        columns: [
-            "way",
-            "test",
-            "message",
-            "plain",
-            "encrypted",
-            "speed kept",
-            "CPU, plain",
-            "CPU, encrypted",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+        columns: Column::named(
+            NAMING,
+            ["way", "test", "message", "plain", "encrypted", "speed kept", "CPU, plain", "CPU, encrypted"],
+        ),
         rows,
     };
     if table.rows.is_empty() { Vec::new() } else { vec![table] }
@@ -67,7 +60,7 @@ fn question(cell: &Cell) -> Question<'_> {
     (&cell.level, cell.link.as_deref(), &cell.test, cell.size_bytes, parameters)
 }
 
-fn row(plain: &Cell, encrypted: &Cell) -> TableRow {
+fn row(plain: &Cell, encrypted: &Cell) -> Row {
     let kept = match plain.unit {
         Unit::Nanoseconds | Unit::Bytes => plain.value / encrypted.value,
         _ => encrypted.value / plain.value,
@@ -92,5 +85,5 @@ fn row(plain: &Cell, encrypted: &Cell) -> TableRow {
         demand(plain).unwrap_or_default(),
         demand(encrypted).unwrap_or_default(),
     ];
-    TableRow::of(&[plain, encrypted], entries)
+    row_of(&[plain, encrypted], entries)
 }

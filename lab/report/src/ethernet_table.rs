@@ -10,37 +10,14 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 
 use crate::disturbed_cells::is_disturbed;
+use crate::table::{Column, Row, Table};
 
 /// Columns of lengths in one table, so that it fits a terminal.
 const LENGTHS_MAX: usize = 8;
 
-/// One table, as text in rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// Its title.
-    pub title: &'static str,
-    /// How to read it.
-    pub about: &'static str,
-    /// The names of the columns. Figures begin at the fourth.
-    pub columns: Vec<String>,
-    /// The rows.
-    pub rows: Vec<TableRow>,
-}
-
-/// A row of a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableRow {
-    /// An entry for each column. Unknown values are empty.
-    pub entries: Vec<String>,
-    /// True if a cell of it was disturbed. It is shown in grey, and nothing is compared with it.
-    pub is_disturbed: bool,
-}
-
-impl TableRow {
-    /// A row with figures of these cells.
-    pub fn of(cells: &[&Cell], entries: Vec<String>) -> Self {
-        Self { entries, is_disturbed: cells.iter().any(|cell| is_disturbed(cell)) }
-    }
+/// A row with figures of these cells.
+pub fn row_of(cells: &[&Cell], entries: Vec<String>) -> Row {
+    Row { is_disturbed: cells.iter().any(|cell| is_disturbed(cell)), ..Row::of(entries) }
 }
 
 /// The number of columns that name a row.
@@ -54,7 +31,7 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         cells.map(|cell| (place(cell), cell)).collect::<BTreeMap<_, _>>().into_values().collect()
     };
     let streams = Table {
-        title: "Streams over Ethernet",
+        title: "Streams over Ethernet".to_owned(),
         about: "Received and sent: 10⁶ bits per second over all blocks together, as netperf counts them. CPU: the share of a \
                 core that the threads of each end took, and the processes that carry the frames. Demand: that CPU time for \
                 each KB of 1,024 bytes, sent at the source, received at the target.",
@@ -62,7 +39,7 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         rows: of("stream").into_iter().map(stream).collect(),
     };
     let transactions = Table {
-        title: "Transactions over Ethernet",
+        title: "Transactions over Ethernet".to_owned(),
         about: "One request and its response at a time. Half-RTT: half a second divided by the transactions per second, as in \
                 the GM document. Demand: CPU time for each transaction.",
         columns: columns(&["request", "per second", "half-RTT"], "µs"),
@@ -120,16 +97,16 @@ fn naming(cell: &Cell) -> [String; NAMING] {
     [words.join(", "), text(cell, "protocol").to_uppercase(), number(cell, "mtu").to_string()]
 }
 
-fn columns(own: &[&str], demand: &str) -> Vec<String> {
+fn columns(own: &[&str], demand: &str) -> Vec<Column> {
     let ends = ["source", "target", "carriers"];
     let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
     let own = own.iter().map(ToString::to_string);
     let cpu = ends.map(|end| format!("CPU {end}"));
     let demand = ends.map(|end| format!("{demand} {end}"));
-    naming.into_iter().chain(own).chain(cpu).chain(demand).collect()
+    Column::named(NAMING, naming.into_iter().chain(own).chain(cpu).chain(demand))
 }
 
-fn stream(cell: &Cell) -> TableRow {
+fn stream(cell: &Cell) -> Row {
     let megabits =
         |name: &str| cell.details.number(name).map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default();
     let own = [
@@ -140,7 +117,7 @@ fn stream(cell: &Cell) -> TableRow {
     row(cell, own, |end| end.service_demand_us_per_kb)
 }
 
-fn transaction(cell: &Cell) -> TableRow {
+fn transaction(cell: &Cell) -> Row {
     let own = [
         cell.size_bytes.map(quantity::size).unwrap_or_default(),
         format!("{:.0}", cell.value),
@@ -149,13 +126,13 @@ fn transaction(cell: &Cell) -> TableRow {
     row(cell, own, |end| end.service_demand_us_per_transaction)
 }
 
-fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> TableRow {
+fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> Row {
     let ends = [Some(&cell.cpu.source), Some(&cell.cpu.target), cell.cpu.carriers.as_ref()];
     let share = |end: &Option<&CpuEnd>| end.and_then(|end| end.attributed).map(quantity::percent);
     let demand = |end: &Option<&CpuEnd>| end.and_then(demand).map(quantity::digits);
     let shares = ends.iter().map(|end| share(end).unwrap_or_default());
     let demands = ends.iter().map(|end| demand(end).unwrap_or_default());
-    TableRow::of(&[cell], naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect())
+    row_of(&[cell], naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect())
 }
 
 /// A row for each link and a column for each length, as in Duke's and Lyon's tables.
@@ -164,25 +141,28 @@ fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
     lengths.sort_unstable();
     lengths.dedup();
     let table = |lengths: &[u64]| {
-        let mut ways = BTreeMap::<_, TableRow>::new();
+        let mut ways = BTreeMap::<_, Row>::new();
         for cell in cells {
             let (protocol, _, mtu_bytes, link, manner) = place(cell);
             let key = (protocol, mtu_bytes, link, manner);
             let row = ways.entry(key).or_insert_with(|| {
-                let entries = naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())).collect();
-                TableRow { entries, is_disturbed: false }
+                let entries = naming(cell).into_iter().chain(lengths.iter().map(|_| String::new()));
+                Row::of::<String>(entries)
             });
             row.is_disturbed |= is_disturbed(cell);
             let column = lengths.iter().position(|length| cell.size_bytes == Some(*length));
             if let Some(entry) = column.and_then(|column| row.entries.get_mut(NAMING + column)) {
-                *entry = quantity::duration(cell.value);
+                *entry = quantity::duration(cell.value).into();
             }
         }
         let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
         Table {
-            title: "Half-RTT over Ethernet, by length",
+            title: "Half-RTT over Ethernet, by length".to_owned(),
             about: "Medians of single round trips, halved.",
-            columns: naming.into_iter().chain(lengths.iter().map(|length| quantity::size(*length))).collect(),
+            columns: Column::named(
+                NAMING,
+                naming.into_iter().chain(lengths.iter().map(|length| quantity::size(*length))),
+            ),
             rows: ways.into_values().collect(),
         }
     };

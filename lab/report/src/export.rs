@@ -73,13 +73,8 @@ pub fn tables(session: &Session) -> Vec<File> {
         ("sockets", sockets_table::tables(&session.cells)),
         ("web", web_table::tables(&session.cells)),
     ] {
-        files.extend(tables.into_iter().enumerate().map(|(number, table)| {
-            let heading: Vec<&str> = table.columns.iter().map(String::as_str).collect();
-            (
-                format!("{name}-{}.csv", number + 1),
-                csv::table(&heading, table.rows.into_iter().map(|row| row.entries)),
-            )
-        }));
+        let numbered = tables.iter().enumerate();
+        files.extend(numbered.map(|(number, table)| (format!("{name}-{}.csv", number + 1), table.csv())));
     }
     files.extend(all_plots(session).iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
     files

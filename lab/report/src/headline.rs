@@ -10,11 +10,10 @@ use crate::picture;
 use crate::plot::data::Plot;
 use crate::plot::section;
 use crate::summary;
-use crate::table::Column::{Figures, Words};
-use crate::table::{scroll, scroll_groups};
+use crate::table::{self, Column, Table, scroll_groups};
 use crate::verdict::Verdict;
 use crate::way::{Waiting, Way};
-use crate::way_figures::WayFigures;
+use crate::way_figures::{NHalf, WayFigures};
 
 /// The head of a page. `name` makes the identifiers of its parts.
 pub fn section(
@@ -80,7 +79,7 @@ fn shared(session: &Session, name: &dyn Fn(&str) -> String) -> Markup {
 
 /// The table of way, value, × and CPU. A way's other kinds of waiting are in the same row.
 fn comparison_table(comparisons: &[Comparison]) -> Markup {
-    let columns = [Words("way"), Figures("value"), Figures("× TCP"), Figures("CPU")];
+    let columns = Column::named(1, ["way", "value", "× TCP", "CPU"]);
     let bodies = html! {
         @for comparison in comparisons {
             tbody {
@@ -142,63 +141,42 @@ fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> Markup {
         let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
         Some(format!("{} {name}", quantity::factor(cell.value / floor)))
     };
-    let cell = |cell: Option<&Cell>, ratio: Option<String>| {
-        html! {
-            td.figure {
-                @match cell {
-                    Some(cell) => {
-                        (quantity::value(cell.value, cell.unit))
-                        @if let Some(size) = cell.size_bytes { small { (quantity::size(size)) } }
-                        @if let Some(ratio) = ratio { small { (ratio) } }
-                    }
-                    None => span.none { "–" },
-                }
-            }
-        }
+    let shown = |cell: Option<&Cell>, ratio: Option<String>| {
+        let Some(cell) = cell else { return table::Entry::default() };
+        let value = table::Entry::from(quantity::value(cell.value, cell.unit));
+        value.note(cell.size_bytes.map(quantity::size)).note(ratio)
     };
-    let time = |microseconds: Option<f64>| {
-        html! {
-            td.figure {
-                @match microseconds {
-                    Some(us) => (quantity::duration(us * 1e3)),
-                    None => span.none { "–" },
-                }
-            }
-        }
+    let time = |us: Option<f64>| table::Entry::from(us.map(|us| quantity::duration(us * 1e3)));
+    let n_half = |n_half: NHalf| {
+        let from = if n_half.swept { "by its sweep" } else { "off the curve" };
+        table::Entry::from(format!("{:.0} B", n_half.bytes)).note(Some(from.to_owned()))
     };
-    scroll(
-        "What each level delivers",
-        &[
-            Words("way"),
-            Figures("half-RTT, short"),
-            Figures("one-way rate"),
-            Figures("N½"),
-            Figures("two-way rate"),
-            Figures("transactions"),
-            Figures("CPU / message"),
-            Figures("CPU / KB"),
-            Figures("CPU / transaction"),
-        ],
-        html! {
-            @for row in figures { tr {
-                th scope="row" { (row.way.label) small { (waiting(row)) } }
-                (cell(row.half_rtt, floor(row.half_rtt)))
-                (cell(row.one_way, share_of(row.one_way, "touched", |cell| ceilings.one_way(cell.size_bytes.unwrap_or(0)))))
-                td.figure { @match row.n_half {
-                    Some(n_half) => {
-                        (format!("{:.0} B", n_half.bytes))
-                        small { (if n_half.swept { "by its sweep" } else { "off the curve" }) }
-                    }
-                    None => span.none { "–" },
-                } }
-                (cell(row.two_way, share_of(row.two_way, "readwrite", |_| ceilings.two_way())))
-                (cell(row.transactions, None))
-                (cell(row.overhead, None))
-                (time(row.cpu_us_per_kb()))
-                (time(row.cpu_us_per_transaction()))
-            } }
-        },
-    )
+    let touched = |cell: &Cell| ceilings.one_way(cell.size_bytes.unwrap_or(0));
+    let rows = figures.iter().map(|row| {
+        table::Row::of([
+            table::Entry::from(row.way.label.as_str()).note(Some(waiting(row).to_owned())),
+            shown(row.half_rtt, floor(row.half_rtt)),
+            shown(row.one_way, share_of(row.one_way, "touched", touched)),
+            row.n_half.map(n_half).unwrap_or_default(),
+            shown(row.two_way, share_of(row.two_way, "readwrite", |_| ceilings.two_way())),
+            shown(row.transactions, None),
+            shown(row.overhead, None),
+            time(row.cpu_us_per_kb()),
+            time(row.cpu_us_per_transaction()),
+        ])
+    });
+    let columns = [
+        "way",
+        "half-RTT, short",
+        "one-way rate",
+        "N½",
+        "two-way rate",
+        "transactions",
+        "CPU / message",
+        "CPU / KB",
+        "CPU / transaction",
+    ];
+    Table::new("What each level delivers", Column::named(1, columns), rows.collect()).html()
 }
 
 /// How a way waits, unless its name includes it.

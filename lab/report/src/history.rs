@@ -7,8 +7,7 @@ use crate::ceiling::Ceilings;
 use crate::historic_figures::{Comparison, Row, comparisons};
 use crate::model;
 use crate::plot::{self, section};
-use crate::table::Column::{Figures, Words};
-use crate::table::scroll;
+use crate::table::{self, Column, Entry, Table};
 use crate::way::Way;
 
 /// The section. `name` makes the identifiers of its parts.
@@ -39,30 +38,27 @@ fn past(comparisons: &[Comparison], place: &str) -> Markup {
 }
 
 fn past_table(comparison: &Comparison) -> Markup {
-    scroll(
-        &comparison.document.title,
-        &[
-            Words("then"),
-            Figures("printed"),
-            Figures("today"),
-            Words("by"),
-            Figures("better by"),
-            Words("note"),
-        ],
-        html! {
-            @for row in &comparison.rows { tr {
-                th scope="row" {
-                    (row.figure.what) ", " (length_told(row))
-                    small { (row.figure.hardware) }
-                }
-                td.figure { (row.figure.printed) " " (row.figure.unit) }
-                td.figure { (row.today) }
-                td { (row.whose) }
-                td.figure { (quantity::factor(row.gain)) }
-                td { @if let Some(note) = &row.figure.note { (note) } }
-            } }
-        },
-    )
+    let columns = [
+        Column::words("then"),
+        Column::figures("printed"),
+        Column::figures("today"),
+        Column::words("by"),
+        Column::figures("better by"),
+        Column::words("note"),
+    ];
+    let rows = comparison.rows.iter().map(|row| {
+        let figure = row.figure;
+        let then = Entry::from(format!("{}, {}", figure.what, length_told(row)));
+        table::Row::of([
+            then.note(Some(figure.hardware.clone())),
+            format!("{} {}", figure.printed, figure.unit).into(),
+            row.today.clone().into(),
+            row.whose.clone().into(),
+            quantity::factor(row.gain).into(),
+            figure.note.clone().into(),
+        ])
+    });
+    Table::new(comparison.document.title.clone(), columns.to_vec(), rows.collect()).html()
 }
 
 /// The length that the document prints, or a note that it prints none.

@@ -22,7 +22,7 @@ mod picture;
 mod plot;
 mod sockets_table;
 mod summary;
-mod table;
+pub mod table;
 mod text;
 mod verdict;
 mod way;

@@ -6,8 +6,7 @@ use maud::{Markup, html};
 
 use crate::plot::data::{Axis, Look, Plot, Point, Series};
 use crate::plot::section;
-use crate::table::Column::{Figures, Words};
-use crate::table::scroll;
+use crate::table::{self, Column, Table};
 
 /// Points of a curve for each doubling of the length.
 const POINTS_PER_DOUBLING: u32 = 4;
@@ -158,7 +157,7 @@ pub fn section(plots: &[Plot]) -> Markup {
             h3 { "What the models say of what was printed" }
             details {
                 summary { "Table: models and printed figures" }
-                (table())
+                (self::table())
             }
         }
         @for plot in plots { (section::of_plot(plot, plot.id)) }
@@ -167,27 +166,18 @@ pub fn section(plots: &[Plot]) -> Markup {
 
 fn table() -> Markup {
     let columns = [
-        Words("machine"),
-        Words("figure"),
-        Figures("printed"),
-        Figures("model"),
-        Figures("error"),
-        Words("by"),
+        Column::words("machine"),
+        Column::words("figure"),
+        Column::figures("printed"),
+        Column::figures("model"),
+        Column::figures("error"),
+        Column::words("by"),
     ];
-    scroll(
-        "Models and printed figures",
-        &columns,
-        html! {
-            @for row in rows() { tr {
-                th scope="row" { (row.machine) }
-                td { (row.figure) }
-                td.figure { (row.printed) }
-                td.figure { (row.modelled) }
-                td.figure { (row.error) }
-                td { (row.kind.name()) ": " (row.from) }
-            } }
-        },
-    )
+    let rows = rows().into_iter().map(|row| {
+        let by = format!("{}: {}", row.kind.name(), row.from);
+        table::Row::of([row.machine.to_owned(), row.figure, row.printed, row.modelled, row.error, by])
+    });
+    Table::new("Models and printed figures", columns.to_vec(), rows.collect()).html()
 }
 
 /// A printed figure and the model's value for it, as text.

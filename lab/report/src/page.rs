@@ -26,8 +26,7 @@ use crate::plot;
 use crate::plot::data::Plot;
 use crate::plot::{drawing, section};
 use crate::sockets_table;
-use crate::table::Column::{self, Figures, Words};
-use crate::table::scroll;
+use crate::table::{Column, Entry, Row, Table};
 use crate::way::{Way, ways};
 use crate::web_table;
 
@@ -198,8 +197,8 @@ fn facts(session: &Session) -> Markup {
     }
 }
 
-/// Tables whose first columns are names, under one heading.
-fn tables(page: &Page, identity: &str, heading: &str, tables: &[ethernet_table::Table]) -> Markup {
+/// Tables under one heading.
+fn tables(page: &Page, identity: &str, heading: &str, tables: &[Table]) -> Markup {
     html! {
         @if !tables.is_empty() {
             section.card id=(page.name(identity)) {
@@ -207,50 +206,30 @@ fn tables(page: &Page, identity: &str, heading: &str, tables: &[ethernet_table::
                 @for table in tables {
                     h4 { (table.title) }
                     p.about { (table.about) }
-                    @let columns: Vec<Column> = table.columns.iter().enumerate().map(|(index, name)| match index < ethernet_table::NAMING {
-                        true => Words(name),
-                        false => Figures(name),
-                    }).collect();
-                    (scroll(table.title, &columns, html! {
-                        @for row in &table.rows { tr class=[row.is_disturbed.then_some("unusable")] {
-                            @for (index, entry) in row.entries.iter().enumerate() { @match index {
-                                0 => th scope="row" { (entry) },
-                                1..ethernet_table::NAMING => td { (entry) },
-                                _ if entry.is_empty() => td.figure { span.none { "–" } },
-                                _ => td.figure { (entry) },
-                            } }
-                        } }
-                    }))
+                    (table.html())
                 }
             }
         }
     }
 }
 
-const CEILING_COLUMNS: [Column<'static>; 5] =
-    [Words("memory test"), Figures("first"), Figures("95 % interval"), Figures("last"), Figures("drift")];
-
 fn ceiling_table(page: &Page, ceilings: &Ceilings) -> Markup {
+    let rows = ceilings.rows.iter().map(|ceiling| {
+        let unit = ceiling.first.unit;
+        let [last, drift] = match ceiling.drift() {
+            Some(drift) => [quantity::value(ceiling.last.value, unit), format!("{:+.1} %", drift * 100.0)],
+            None => ["taken once".to_owned(), String::new()],
+        };
+        let first = quantity::value(ceiling.first.value, unit);
+        Row::of([ceiling.name(), first, interval(ceiling.first), last, drift])
+    });
+    let columns = Column::named(1, ["memory test", "first", "95 % interval", "last", "drift"]);
     html! {
         @if !ceilings.rows.is_empty() {
             section.card id=(page.name("ceilings")) {
                 h3 { "Ceilings of this machine" }
                 p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
-                (scroll("Ceilings of this machine", &CEILING_COLUMNS, html! {
-                    @for ceiling in &ceilings.rows { tr {
-                        @let unit = ceiling.first.unit;
-                        th scope="row" { (ceiling.name()) }
-                        td.figure { (quantity::value(ceiling.first.value, unit)) }
-                        td.figure { (interval(ceiling.first)) }
-                        @match ceiling.drift() {
-                            Some(drift) => {
-                                td.figure { (quantity::value(ceiling.last.value, unit)) }
-                                td.figure { (format!("{:+.1} %", drift * 100.0)) }
-                            }
-                            None => { td.figure { "taken once" } td.figure { "–" } }
-                        }
-                    } }
-                }))
+                (Table::new("Ceilings of this machine", columns, rows.collect()).html())
             }
         }
     }
@@ -277,18 +256,18 @@ fn absences(page: &Page) -> Markup {
     }
 }
 
-const CELL_COLUMNS: [Column<'static>; 11] = [
-    Words("command"),
-    Figures("median"),
-    Figures("95 % interval"),
-    Figures("mean"),
-    Figures("p99"),
-    Figures("p99.9"),
-    Figures("pairs"),
-    Figures("blocks"),
-    Figures("disturbed"),
-    Figures("outliers"),
-    Figures("cache line"),
+const CELL_COLUMNS: [&str; 11] = [
+    "command",
+    "median",
+    "95 % interval",
+    "mean",
+    "p99",
+    "p99.9",
+    "pairs",
+    "blocks",
+    "disturbed",
+    "outliers",
+    "cache line",
 ];
 
 /// All cells, with their intervals, and with marks on disturbed ones.
@@ -301,34 +280,30 @@ fn conduct(page: &Page) -> Markup {
                 p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. An interval of five pairs holds the true median in 94 of 100 cells, one of more pairs in 89 to 95. Fewer than five have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
                 details {
                     summary { "Table of " (session.cells.len()) " cells" }
-                    (scroll("Every cell", &CELL_COLUMNS, html! {
-                        @for cell in &session.cells { (cell_row(cell)) }
-                    }))
+                    @let rows = session.cells.iter().map(cell_row).collect();
+                    (Table::new("Every cell", Column::named(1, CELL_COLUMNS), rows).html())
                 }
             }
         }
     }
 }
 
-fn cell_row(cell: &Cell) -> Markup {
-    let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit)).unwrap_or_default();
-    html! {
-        tr class=[(disturbed_cells::is_disturbed(cell)).then_some("unusable")] {
-            th scope="row" {
-                code { (command_of(cell)) }
-                @if let Some(limit) = cell.details.limited_by() { small { (limit) } }
-            }
-            td.figure { (value(Some(cell.value))) }
-            td.figure { (interval(cell)) }
-            td.figure { (value(cell.mean)) }
-            td.figure { (value(cell.above_median(|all| all.p99))) }
-            td.figure { (value(cell.above_median(|all| all.p999))) }
-            td.figure { (cell.pairs()) }
-            td.figure { (cell.blocks.len()) }
-            td.figure { (cell.disturbed_blocks()) }
-            td.figure { (cell.outlier_blocks()) }
-            td.figure { (cell.cacheline.map(cacheline).unwrap_or_default()) }
-        }
+fn cell_row(cell: &Cell) -> Row {
+    let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit));
+    let counts = [cell.pairs(), cell.blocks.len(), cell.disturbed_blocks(), cell.outlier_blocks()];
+    let figures = [
+        value(Some(cell.value)),
+        Some(interval(cell)),
+        value(cell.mean),
+        value(cell.above_median(|all| all.p99)),
+        value(cell.above_median(|all| all.p999)),
+    ];
+    let counts = counts.map(|count| Some(count.to_string()));
+    let figures = figures.into_iter().chain(counts).chain([cell.cacheline.map(cacheline)]);
+    let command = Entry::code(command_of(cell)).note(cell.details.limited_by().map(str::to_owned));
+    Row {
+        is_disturbed: disturbed_cells::is_disturbed(cell),
+        ..Row::of(std::iter::once(command).chain(figures.map(Entry::from)))
     }
 }
 

@@ -8,7 +8,8 @@ use bywire_results::web;
 
 use crate::comparison::{DISTURBED, QUESTIONS};
 use crate::disturbed_cells::is_disturbed;
-use crate::ethernet_table::{Table, TableRow, text};
+use crate::ethernet_table::{NAMING, row_of, text};
+use crate::table::{Column, Row, Table};
 use crate::way::{Waiting, is_no_way};
 
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
@@ -26,15 +27,16 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         let plain = cells.iter().rfind(|cell| is_plain(cell) && question(cell) == question(carried))?;
         Some(row(plain, carried))
     });
-    let rows: Vec<TableRow> = pairs.collect();
+    let rows: Vec<Row> = pairs.collect();
     let table = Table {
-        title: "Unmodified programs over the fabric",
+        title: "Unmodified programs over the fabric".to_owned(),
         about: "The same program with the same calls, over the kernel's TCP on this machine and with its connections carried in \
                 memory. Gain: how many times the rate, or how many times as fast. CPU: both ends together, for each \
                 transaction or each KB of 1,024 bytes; in parentheses as a share of what TCP takes.",
-        columns: ["test", "message", "ends", "TCP", "carried", "gain", "CPU, TCP", "CPU, carried"]
-            .map(str::to_owned)
-            .to_vec(),
+        columns: Column::named(
+            NAMING,
+            ["test", "message", "ends", "TCP", "carried", "gain", "CPU, TCP", "CPU, carried"],
+        ),
         rows,
     };
     if table.rows.is_empty() { Vec::new() } else { vec![table] }
@@ -71,7 +73,7 @@ fn question(cell: &Cell) -> Question<'_> {
     (cell.level == web::LEVEL, &cell.test, cell.size_bytes, &cell.between, parameters)
 }
 
-fn row(plain: &Cell, carried: &Cell) -> TableRow {
+fn row(plain: &Cell, carried: &Cell) -> Row {
     let comparable = ![plain, carried].into_iter().any(is_disturbed);
     let gain = match carried.unit {
         Unit::Nanoseconds | Unit::Bytes => plain.value / carried.value,
@@ -98,7 +100,7 @@ fn row(plain: &Cell, carried: &Cell) -> TableRow {
         demand(plain).map(shown).unwrap_or_default(),
         demand(carried).map(shown).unwrap_or_default() + &share.unwrap_or_default(),
     ];
-    TableRow::of(&[plain, carried], entries)
+    row_of(&[plain, carried], entries)
 }
 
 /// The number of connections and how the ends wait.

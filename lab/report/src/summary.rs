@@ -3,8 +3,9 @@
 use bywire_results::cell::Session;
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Entry, Row, comparisons};
+use crate::comparison::{Comparison, Row, comparisons};
 use crate::machine::machines;
+use crate::table::{self, Column, Table, escaped};
 use crate::verdict::Verdict;
 use crate::way::ways;
 
@@ -20,42 +21,20 @@ pub fn markdown(session: &Session) -> String {
     parts.extend(verdict.alarms.iter().map(|alarm| format!("**{}**", escaped(alarm))));
     parts.extend(verdict.sentences.iter().map(|sentence| escaped(sentence)));
     parts.push(escaped(&facts.join(" · ")));
-    parts.extend(comparisons.iter().map(table));
+    parts.extend(comparisons.iter().map(self::table));
     parts.join("\n\n") + "\n"
 }
 
 fn table(comparison: &Comparison) -> String {
-    let against =
-        comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {}", escaped(rival)));
-    let mut lines = vec![
-        format!("| {} | value | {against} | CPU |", escaped(&comparison.title())),
-        "| :--- | ---: | ---: | ---: |".to_owned(),
-    ];
-    lines.extend(comparison.rows.iter().flat_map(Row::entries).map(|entry| line(comparison, entry)));
-    lines.join("\n")
-}
-
-fn line(comparison: &Comparison, entry: &Entry) -> String {
-    let entries = [
-        entry.way.label.clone(),
-        entry.value(comparison.size_bytes),
-        entry.times.text(),
-        comparison.cpu(entry.cell).unwrap_or_else(|| "–".to_owned()),
-    ];
-    format!("| {} |", entries.map(|entry| escaped(&entry)).join(" | "))
-}
-
-/// Escapes text for Markdown. A session may contain any text.
-fn escaped(text: &str) -> String {
-    let mut plain = String::new();
-    for letter in text.chars() {
-        match letter {
-            '\n' | '\r' => plain.push(' '),
-            '<' => plain.push_str("&lt;"),
-            '&' => plain.push_str("&amp;"),
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '!' | '~' => plain.extend(['\\', letter]),
-            other => plain.push(other),
-        }
-    }
-    plain
+    let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
+    let columns = Column::named(1, [comparison.title(), "value".to_owned(), against, "CPU".to_owned()]);
+    let rows = comparison.rows.iter().flat_map(Row::entries).map(|entry| {
+        table::Row::of([
+            entry.way.label.clone(),
+            entry.value(comparison.size_bytes),
+            entry.times.text(),
+            comparison.cpu(entry.cell).unwrap_or_else(|| "–".to_owned()),
+        ])
+    });
+    Table::new("", columns, rows.collect()).markdown().trim_end().to_owned()
 }

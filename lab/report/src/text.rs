@@ -10,6 +10,7 @@ use crate::disturbed_cells::Disturbance;
 use crate::encryption_table;
 use crate::ethernet_table;
 use crate::sockets_table;
+use crate::table::{Column, Row, Table};
 use crate::verdict::{UNUSABLE, Verdict};
 use crate::way::ways;
 use crate::way_figures::{NHalf, WayFigures};
@@ -37,9 +38,7 @@ pub fn summary_text(session: &Session) -> String {
     }
     let tables = [ethernet_table::tables, encryption_table::tables, sockets_table::tables, web_table::tables];
     for table in tables.into_iter().flat_map(|tables| tables(&session.cells)) {
-        let rows: Vec<Vec<String>> = table.rows.into_iter().map(|row| row.entries).collect();
-        let rows = aligned(&table.columns, ethernet_table::NAMING, &rows);
-        text += &format!("\n{}\n{rows}{}\n", table.title, table.about);
+        text += &format!("\n{}\n{}{}\n", table.title, table.text(), table.about);
     }
     if !ceilings.rows.is_empty() {
         text += "\n";
@@ -79,16 +78,16 @@ fn comparison_table(comparison: &Comparison) -> String {
     let heading = [comparison.title(), "waits".to_owned(), "value".to_owned(), against, per];
     let rows = comparison.rows.iter().flat_map(|row| {
         row.entries().enumerate().map(move |(index, entry)| {
-            vec![
+            Row::of([
                 if index == 0 { entry.way.name.clone() } else { String::new() },
                 entry.way.waiting.name().to_owned(),
                 entry.value(comparison.size_bytes),
                 entry.times.text(),
                 comparison.cpu(entry.cell).unwrap_or_default(),
-            ]
+            ])
         })
     });
-    aligned(&heading, 2, &rows.collect::<Vec<_>>()) + "\n"
+    Table::new("", Column::named(2, heading), rows.collect()).text() + "\n"
 }
 
 fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
@@ -105,7 +104,7 @@ fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
         share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
     };
     let rows = figures.iter().map(|row| {
-        vec![
+        Row::of([
             row.way.label.clone(),
             row.way.waiting.name().into(),
             of(row.half_rtt),
@@ -115,9 +114,9 @@ fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
             of(row.transactions),
             of(row.overhead),
             row.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
-        ]
+        ])
     });
-    aligned(&heading.map(str::to_owned), 1, &rows.collect::<Vec<_>>())
+    Table::new("", Column::named(1, heading), rows.collect()).text()
 }
 
 fn n_half_told(n_half: NHalf) -> String {
@@ -127,37 +126,14 @@ fn n_half_told(n_half: NHalf) -> String {
 fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
         let cell = ceiling.first;
-        vec![
+        Row::of([
             ceiling.name(),
             quantity::value(ceiling.value(), cell.unit),
             match ceiling.drift() {
                 Some(drift) => format!("{:+.1} %", drift * 100.0),
                 None => "taken once".into(),
             },
-        ]
+        ])
     });
-    let heading = ["memory", "median", "drift"].map(str::to_owned);
-    aligned(&heading, 1, &rows.collect::<Vec<_>>())
-}
-
-/// Makes columns as wide as their widest entry. Names are on the left and figures on the right. Empty columns are left
-/// out.
-fn aligned(heading: &[String], names: usize, rows: &[Vec<String>]) -> String {
-    let filled = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
-    let shown: Vec<usize> = (0..heading.len()).filter(filled).collect();
-    let width = |column: usize| {
-        let all = std::iter::once(heading).chain(rows.iter().map(Vec::as_slice));
-        all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-    };
-    let line = |row: &[String]| {
-        let columns: Vec<String> = shown
-            .iter()
-            .map(|&column| match column < names {
-                true => format!("{:<1$}", row[column], width(column)),
-                false => format!("{:>1$}", row[column], width(column)),
-            })
-            .collect();
-        columns.join("  ").trim_end().to_owned() + "\n"
-    };
-    std::iter::once(heading).chain(rows.iter().map(Vec::as_slice)).map(line).collect()
+    Table::new("", Column::named(1, ["memory", "median", "drift"]), rows.collect()).text()
 }

@@ -5,19 +5,20 @@ use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
 use bywire_results::web::{self, SHARES};
 
-use crate::ethernet_table::{Table, TableRow, text};
+use crate::ethernet_table::{NAMING, row_of, text};
+use crate::table::{Column, Row, Table};
 
 /// The tables of a session's `web` cells, if it has any.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
-    let rows = |test: web::Test| -> Vec<TableRow> {
+    let rows = |test: web::Test| -> Vec<Row> {
         let mut cells: Vec<&Cell> =
             cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name()).collect();
         cells
             .sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
-        cells.into_iter().map(|cell| TableRow::of(&[cell], row(cell, test))).collect()
+        cells.into_iter().map(|cell| row_of(&[cell], row(cell, test))).collect()
     };
-    let table = |title, what: &str, test| Table {
-        title,
+    let table = |title: &str, what: &str, test| Table {
+        title: title.to_owned(),
         about: "Peak: requests answered per second in a closed loop. p99: the 99th percentile of latency at shares of that peak. \
                 Each request is timed from the moment when it was due, so waiting behind a slow one counts. In parentheses: \
                 the least and the most of the pairs. Empty: fewer than ten requests were slower. Not sustained: answers came \
@@ -39,12 +40,12 @@ fn place(cell: &Cell) -> (String, Option<String>, Option<u64>, f64, String) {
     (text(cell, "server"), cell.link.clone(), cell.size_bytes, alpha, text(cell, "rank"))
 }
 
-fn columns(what: &str) -> Vec<String> {
+fn columns(what: &str) -> Vec<Column> {
     let naming = ["server", "link", what].map(str::to_owned);
     let shares = SHARES.map(|share| format!("p99 at {:.0} %", 100.0 * share));
     let own = ["peak", "rate"].map(str::to_owned);
     let ends = ["µs client", "µs server", "µs carriers", "CPU server"].map(str::to_owned);
-    naming.into_iter().chain(own).chain(shares).chain(ends).collect()
+    Column::named(NAMING, naming.into_iter().chain(own).chain(shares).chain(ends))
 }
 
 fn row(cell: &Cell, test: web::Test) -> Vec<String> {

@@ -4,8 +4,7 @@ use maud::{Markup, html};
 
 use crate::plot::data::{DISTURBED, Kind, Look, Plot, Series};
 use crate::plot::drawing;
-use crate::table::Column::{Figures, Words};
-use crate::table::scroll;
+use crate::table::{Column, Row, Table};
 
 /// The plot's section of the page, at `place`. The script hides series, changes the scale and saves.
 pub fn of_plot(plot: &Plot, place: &str) -> Markup {
@@ -69,26 +68,22 @@ fn with_marks(plot: &Plot, number: usize) -> String {
 }
 
 fn table(plot: &Plot) -> Markup {
-    let columns =
-        [Words("series"), Figures(plot.x.name), Figures(plot.y.name), Figures("band"), Words("note")];
-    scroll(
-        &format!("Table of {}", plot.title),
-        &columns,
-        html! {
-            @for series in &plot.series { @for point in &series.points {
-                tr class=[(point.is_disturbed).then_some("unusable")] {
-                    th scope="row" { (series.name) }
-                    td.figure { (plot.x_text(point)) }
-                    td.figure { (plot.y.quantity.format(point.y)) }
-                    td.figure { @if let Some([low, high]) = point.band {
-                        (plot.y.quantity.format(low)) " – " (plot.y.quantity.format(high))
-                    } }
-                    td {
-                        @if let Some(note) = &point.note { (note) }
-                        @if point.is_disturbed { " " (DISTURBED) }
-                    }
-                }
-            } }
-        },
-    )
+    let columns = [
+        Column::words("series"),
+        Column::figures(plot.x.name),
+        Column::figures(plot.y.name),
+        Column::figures("band"),
+        Column::words("note"),
+    ];
+    let shown = |value| plot.y.quantity.format(value);
+    let points = plot.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)));
+    let rows = points.map(|(series, point)| {
+        let band = point.band.map(|[low, high]| format!("{} – {}", shown(low), shown(high)));
+        let disturbed = point.is_disturbed.then(|| DISTURBED.to_owned());
+        let note = [point.note.clone(), disturbed].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let entries =
+            [series.name.clone(), plot.x_text(point), shown(point.y), band.unwrap_or_default(), note];
+        Row { is_disturbed: point.is_disturbed, ..Row::of(entries) }
+    });
+    Table::new(format!("Table of {}", plot.title), columns.to_vec(), rows.collect()).html()
 }
