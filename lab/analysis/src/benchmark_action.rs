@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::comparison::{Comparison, Row, less_is_better};
+use crate::comparison::{Comparison, Row};
 
 /// Two arrays, which that action needs separately: values that are better when smaller (`customSmallerIsBetter`), and
 /// values that are better when bigger (`customBiggerIsBetter`).
 pub fn entries(comparison: &Comparison) -> [Value; 2] {
     let (smaller, bigger): (Vec<&Row>, Vec<&Row>) =
-        comparison.rows.iter().partition(|row| less_is_better(row.before.unit));
+        comparison.rows.iter().partition(|row| row.before.unit.less_is_better());
     [smaller, bigger].map(|rows| rows.into_iter().map(entry).collect())
 }
 

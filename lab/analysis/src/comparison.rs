@@ -240,14 +240,6 @@ impl Row<'_> {
     }
 }
 
-/// True if a smaller value in `unit` is better.
-pub fn less_is_better(unit: Unit) -> bool {
-    match unit {
-        Unit::Nanoseconds | Unit::Bytes => true,
-        Unit::BytesPerSecond | Unit::MessagesPerSecond | Unit::TransactionsPerSecond => false,
-    }
-}
-
 type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
 /// Ceilings are left out, because they belong to the machine, which its probe describes.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
@@ -310,7 +302,7 @@ fn verdict(estimate: f64, [low, high]: [f64; 2], unit: Unit, rule: Rule) -> Verd
     // long.
     let threshold = (1.0 + rule.threshold_share).ln();
     let (cost, [low, high]) =
-        if less_is_better(unit) { (estimate, [low, high]) } else { (-estimate, [-high, -low]) };
+        if unit.less_is_better() { (estimate, [low, high]) } else { (-estimate, [-high, -low]) };
     if cost > threshold && low > 0.0 {
         Verdict::Worse
     } else if cost < -threshold && high < 0.0 {

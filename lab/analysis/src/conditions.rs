@@ -60,15 +60,17 @@ const READINGS: [(&str, Reading); 3] = [
 impl Conditions {
     /// The threshold found over all pairs of both sides.
     pub fn of(before: &Side, after: &Side) -> Self {
-        let mut lines: Vec<f64> = [before, after]
-            .into_iter()
-            .flat_map(Side::moments)
-            .flat_map(|moment| [moment.before.line_ns, moment.after.line_ns])
-            .flatten()
-            .collect();
+        let moments = [before, after].into_iter().flat_map(Side::moments);
+        Self { in_rounds: before.alternates_with(after), ..Self::of_moments(moments) }
+    }
+
+    /// The threshold found over these pairs.
+    pub fn of_moments<'a>(moments: impl IntoIterator<Item = &'a Moment>) -> Self {
+        let lines = moments.into_iter().flat_map(|moment| [moment.before.line_ns, moment.after.line_ns]);
+        let mut lines: Vec<f64> = lines.flatten().collect();
         lines.sort_by(f64::total_cmp);
         let near_ns = lines.get((lines.len() as f64 * FAR_QUANTILE) as usize);
-        Self { far_ns: near_ns.map(|near_ns| near_ns * FAR_FACTOR), in_rounds: before.alternates_with(after) }
+        Self { far_ns: near_ns.map(|near_ns| near_ns * FAR_FACTOR), in_rounds: false }
     }
 
     /// The state in which a pair was taken.
@@ -96,7 +98,7 @@ impl Conditions {
         for (cells, is_after) in [(before, false), (after, true)] {
             for &(round, cell) in cells {
                 let round = if self.in_rounds { round } else { 0 };
-                for (value, moment) in pairs(cell) {
+                for (_, value, moment) in pairs(cell) {
                     let state = self.state(moment);
                     if state == State::Between || value <= 0.0 {
                         alone += 1;
@@ -166,15 +168,15 @@ impl Drift {
     }
 }
 
-/// The median of each pair's blocks, with its moment if there is one.
-fn pairs(cell: &Cell) -> impl Iterator<Item = (f64, Option<&Moment>)> {
+/// Each pair of a cell with the median of its blocks, and with its moment if there is one.
+pub fn pairs(cell: &Cell) -> impl Iterator<Item = (u32, f64, Option<&Moment>)> {
     let mut values = BTreeMap::<u32, Vec<f64>>::new();
     for block in &cell.blocks {
         values.entry(block.pair).or_default().push(block.value);
     }
     values
         .into_iter()
-        .map(|(pair, values)| (median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
+        .map(|(pair, values)| (pair, median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
 }
 
 #[cfg(test)]

@@ -12,5 +12,5 @@ pub mod side;
 pub mod statistics;
 mod text;
 
-pub use comparison::{COMPARISON_SCHEMA, Comparison, Row, Rule, Verdict, WORSE_EXIT_CODE, less_is_better};
+pub use comparison::{COMPARISON_SCHEMA, Comparison, Row, Rule, Verdict, WORSE_EXIT_CODE};
 pub use side::Side;

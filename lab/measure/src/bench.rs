@@ -28,6 +28,70 @@ const REPORT_FILE: &str = "report";
 /// Makes the report's files of a session: the extension and the text of each, the page first.
 pub type Report = fn(&Session) -> Vec<(String, String)>;
 
+/// What is measured pair by pair, and the cells that its pairs make.
+pub trait Sampler {
+    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too.
+    ///
+    /// # Errors
+    /// Why it failed. The pairs taken before stay.
+    fn take_pair(&mut self, attempt: u32) -> Result<()>;
+
+    /// Pairs taken so far.
+    fn pairs_taken(&self) -> u32;
+
+    /// The cells of the pairs taken so far.
+    ///
+    /// # Errors
+    /// They have no value.
+    fn cells(&self) -> Result<Vec<Cell>>;
+}
+
+impl Sampler for Measurement {
+    fn take_pair(&mut self, _attempt: u32) -> Result<()> {
+        Measurement::take_pair(self)
+    }
+
+    fn pairs_taken(&self) -> u32 {
+        Measurement::pairs_taken(self)
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>> {
+        Ok(vec![self.cell()?])
+    }
+}
+
+/// Prepares a sampler, in namespaces that a session keeps.
+pub type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Box<dyn Sampler>>>;
+
+/// One thing to measure.
+pub struct Entry {
+    /// The level that an absence names.
+    pub level: String,
+    /// The test that it names, if the level has several.
+    pub test: Option<String>,
+    /// What distinguishes it from others of its level and test.
+    pub shape: String,
+    /// The expected time of one pair.
+    pub expected: Duration,
+    /// With so many failed pairs it is given up.
+    pub failures_max: u32,
+    /// Makes what is measured.
+    pub prepare: Prepare,
+}
+
+impl From<Request> for Entry {
+    fn from(request: Request) -> Self {
+        Self {
+            level: request.level.clone(),
+            test: Some(request.test.clone()),
+            shape: shape(&request),
+            expected: expected_pair(&request),
+            failures_max: 1,
+            prepare: Box::new(|places| Ok(Box::new(Measurement::prepare(request, places)?))),
+        }
+    }
+}
+
 /// Notifications of a running session.
 pub trait Progress {
     /// The session begins, with this number of cells. `total` is the expected time.
@@ -67,10 +131,39 @@ pub fn run(
     report: Report,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
-    let (source, target) = pin::two_cores();
-    let cores = [source, target];
-    let mut bench = Bench::start(&preset, rounds, directory, &cores, progress)?;
+    let cores = two_cores();
+    let cells = preset.groups.iter().flatten().count() + 2 * preset.ceilings.len();
+    let total = expected(&preset, rounds);
+    let mut bench = Bench::start(preset.name, directory, &cores, progress)?;
+    bench.expect(cells, total);
+    for absence in &preset.absent {
+        bench.note_absence(absence.clone());
+    }
     bench.take(preset, rounds, &cores, report).map_err(|error| bench.kept(error))
+}
+
+/// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An interrupt ends it
+/// early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
+///
+/// # Errors
+/// As [`run`].
+pub fn in_rounds(
+    name: &str,
+    entries: Vec<Entry>,
+    rounds: u32,
+    directory: &Path,
+    report: Report,
+    progress: &mut dyn Progress,
+) -> Result<Finished> {
+    let mut bench = Bench::start(name, directory, &two_cores(), progress)?;
+    bench.expect(entries.len(), entries.iter().map(|entry| entry.expected).sum::<Duration>() * rounds);
+    let taken = bench.take_group(entries, PairOrder::Rounds(rounds)).and_then(|()| bench.finish(report));
+    taken.map_err(|error| bench.kept(error))
+}
+
+fn two_cores() -> [u32; 2] {
+    let (source, target) = pin::two_cores();
+    [source, target]
 }
 
 /// The default directory of a session: in [`SESSIONS`], named by preset and time.
@@ -90,16 +183,10 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn start(
-        preset: &Preset,
-        rounds: Option<u32>,
-        directory: &Path,
-        cores: &[u32],
-        progress: &'a mut dyn Progress,
-    ) -> Result<Self> {
+    fn start(name: &str, directory: &Path, cores: &[u32], progress: &'a mut dyn Progress) -> Result<Self> {
         let session = Session {
             schema: SESSION_SCHEMA.to_owned(),
-            preset: preset.name.to_owned(),
+            preset: name.to_owned(),
             started: now(),
             seconds: 0.0,
             command: std::env::args().collect(),
@@ -108,22 +195,20 @@ impl<'a> Bench<'a> {
             complete: false,
             cells: Vec::new(),
         };
-        let store = Store::create(directory, &session)?;
-        let total = expected(preset, rounds);
-        progress.begins(preset.groups.iter().flatten().count() + 2 * preset.ceilings.len(), total);
-        let mut bench = Self {
+        Ok(Self {
+            store: Store::create(directory, &session)?,
             session,
-            store,
             places: Topology::default(),
             progress,
             started: Instant::now(),
             done: Duration::ZERO,
-            total,
-        };
-        for absence in &preset.absent {
-            bench.note_absence(absence.clone());
-        }
-        Ok(bench)
+            total: Duration::ZERO,
+        })
+    }
+
+    fn expect(&mut self, cells: usize, total: Duration) {
+        self.total = total;
+        self.progress.begins(cells, total);
     }
 
     fn take(
@@ -136,7 +221,7 @@ impl<'a> Bench<'a> {
         self.idle("idle_before", cores);
         self.take_groups(singly(&preset.ceilings))?;
         match rounds {
-            Some(rounds) => self.take_group(preset.groups.concat(), PairOrder::Rounds(rounds))?,
+            Some(rounds) => self.take_group(entries(preset.groups.concat()), PairOrder::Rounds(rounds))?,
             None => self.take_groups(shuffled(preset.groups))?,
         }
         self.take_groups(singly(&preset.ceilings))?;
@@ -188,49 +273,68 @@ impl<'a> Bench<'a> {
             if interrupt::requested() {
                 break;
             }
-            self.take_group(group, PairOrder::Shuffled)?;
+            self.take_group(entries(group), PairOrder::Shuffled)?;
         }
         Ok(())
     }
 
     /// Takes the cells of one group pair by pair, in random order, so that drift affects all alike.
-    fn take_group(&mut self, group: Vec<Request>, order: PairOrder) -> Result<()> {
+    fn take_group(&mut self, group: Vec<Entry>, order: PairOrder) -> Result<()> {
         let pairs = order.pairs();
         let mut running: Vec<Running> = Vec::new();
-        for request in group {
-            let expected = expected_pair(&request);
-            match Measurement::prepare(request.clone(), &mut self.places) {
-                Ok(measurement) => running.push(Running { request, measurement, expected, failure: None }),
-                Err(error) => self.give_up(&request, &error, expected * pairs),
+        for entry in group {
+            let Entry { level, test, shape, expected, failures_max, prepare } = entry;
+            match prepare(&mut self.places) {
+                Ok(sampler) => running.push(Running {
+                    level,
+                    test,
+                    shape,
+                    expected,
+                    sampler,
+                    failures_left: failures_max,
+                    attempts: 0,
+                    failure: None,
+                }),
+                Err(error) => self.give_up(&level, test.as_deref(), &error, expected * pairs),
             }
         }
         for place in order.of(running.len()) {
             let running = &mut running[place];
-            if running.failure.is_some() || interrupt::requested() {
+            if running.failures_left == 0 || interrupt::requested() {
                 continue;
             }
-            match running.measurement.take_pair() {
+            let attempt = running.attempts;
+            running.attempts += 1;
+            match running.sampler.take_pair(attempt) {
                 Ok(()) => self.advance(running.expected),
                 Err(_) if interrupt::requested() => continue,
                 Err(error) => {
-                    let taken = running.measurement.pairs_taken();
-                    let error =
-                        error.context(format!("{}, after {taken} of {pairs} pairs", shape(&running.request)));
-                    running.failure = Some(format!("{error:#}"));
-                    self.give_up(&running.request, &error, running.expected * (pairs - taken));
+                    let taken = running.sampler.pairs_taken();
+                    let error = error.context(format!("{}, after {taken} of {pairs} pairs", running.shape));
+                    running.failures_left -= 1;
+                    let test = running.test.as_deref();
+                    if running.failures_left > 0 {
+                        self.progress.absent(&absence(&running.level, test, &error));
+                        self.advance(running.expected);
+                    } else {
+                        running.failure = Some(format!("{error:#}"));
+                        self.give_up(&running.level, test, &error, running.expected * (pairs - attempt));
+                    }
                 }
             }
-            // An error here is reported when the cell is kept.
-            if let Ok(cell) = running.cell() {
-                self.store.keep_running(place, &cell)?;
+            // An error here is reported when the cells are kept.
+            for (index, cell) in running.cells().unwrap_or_default().iter().enumerate() {
+                self.store.keep_running(place * CELLS_MAX + index, cell)?;
             }
             self.save()?;
         }
         // A cell that was cut short is kept too. Its parameters state the number of its pairs.
-        for running in running.iter().filter(|running| running.measurement.pairs_taken() > 0) {
-            match running.cell() {
-                Ok(cell) => self.keep(cell)?,
-                Err(error) => self.give_up(&running.request, &error, Duration::ZERO),
+        for running in running.iter().filter(|running| running.sampler.pairs_taken() > 0) {
+            match running.cells() {
+                Ok(cells) => cells.into_iter().try_for_each(|cell| self.keep(cell))?,
+                Err(error) => {
+                    self.give_up(&running.level, running.test.as_deref(), &error, Duration::ZERO);
+                }
             }
         }
         // It costs room, and is known by what was kept of it since.
@@ -250,13 +354,9 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn give_up(&mut self, request: &Request, error: &anyhow::Error, expected: Duration) {
+    fn give_up(&mut self, level: &str, test: Option<&str>, error: &anyhow::Error, expected: Duration) {
         self.advance(expected);
-        self.note_absence(Absence {
-            level: request.level.clone(),
-            test: Some(request.test.clone()),
-            reason: format!("{error:#}"),
-        });
+        self.note_absence(absence(level, test, error));
     }
 
     /// Notes an absence once. A reason that holds for several tests of a level is noted for the level.
@@ -328,20 +428,37 @@ impl PairOrder {
     }
 }
 
+/// The most cells of one entry.
+const CELLS_MAX: usize = 64;
+
 struct Running {
-    request: Request,
-    measurement: Measurement,
+    level: String,
+    test: Option<String>,
+    shape: String,
     /// Of one pair.
     expected: Duration,
-    /// Why no more of its pairs are taken.
+    sampler: Box<dyn Sampler>,
+    /// No more of its pairs are taken once it is 0.
+    failures_left: u32,
+    attempts: u32,
+    /// Why pairs are missing.
     failure: Option<String>,
 }
 
 impl Running {
-    /// The cell of the pairs taken so far.
-    fn cell(&self) -> Result<Cell> {
-        Ok(Cell { failure: self.failure.clone(), ..self.measurement.cell()? })
+    /// The cells of the pairs taken so far.
+    fn cells(&self) -> Result<Vec<Cell>> {
+        let cells = self.sampler.cells()?.into_iter();
+        Ok(cells.map(|cell| Cell { failure: self.failure.clone(), ..cell }).collect())
     }
+}
+
+fn absence(level: &str, test: Option<&str>, error: &anyhow::Error) -> Absence {
+    Absence { level: level.to_owned(), test: test.map(str::to_owned), reason: format!("{error:#}") }
+}
+
+fn entries(requests: Vec<Request>) -> Vec<Entry> {
+    requests.into_iter().map(Entry::from).collect()
 }
 
 /// The part of a request that distinguishes it from others of its level and test.

@@ -66,7 +66,7 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
         figure,
         today: quantity::value(cell.value, unit),
         whose,
-        gain: if less_is_better(unit) { 1.0 / ratio } else { ratio },
+        gain: if unit.less_is_better() { 1.0 / ratio } else { ratio },
     })
 }
 
@@ -78,10 +78,6 @@ fn spoken(figure: &Figure) -> Option<&'static str> {
         [false, true] => Some(udp),
         _ => None,
     }
-}
-
-fn less_is_better(unit: Unit) -> bool {
-    matches!(unit, Unit::Nanoseconds | Unit::Bytes)
 }
 
 /// The best way's cell at the figure's length, or within a factor of two of it.
@@ -109,7 +105,7 @@ fn nearest<'a>(
         let whose = format!("{}{}", way.label, size.unwrap_or_default());
         (cell.unit == unit).then_some((whose, cell))
     });
-    cells.reduce(|a, b| match (a.1.value <= b.1.value) == less_is_better(unit) {
+    cells.reduce(|a, b| match (a.1.value <= b.1.value) == unit.less_is_better() {
         true => a,
         false => b,
     })

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bywire_command::shell;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, Session};
+use bywire_results::details::COMMAND;
 use bywire_results::level::MEMORY;
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
@@ -315,6 +316,9 @@ fn cacheline(cacheline: Cacheline) -> String {
 
 /// The command that takes a cell again.
 fn command_of(cell: &Cell) -> String {
+    if let Some(command) = cell.details.text(COMMAND) {
+        return command.to_owned();
+    }
     let mut words = vec!["bywire measure".to_owned(), cell.level.clone(), cell.test.clone()];
     let implied = cell.link.as_deref() == Some(&cell.level) || cell.level == "tcp" || cell.level == "udp";
     // Several nodes with veth have a bridge between them.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
-use bywire_results::level::MEMORY;
+use bywire_results::level::{FIGURE, MEMORY};
 use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, parameter};
 use bywire_results::web;
 use serde_json::Value;
@@ -89,7 +89,7 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
         cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
     };
     let mut ways: Vec<Way> = Vec::new();
-    for cell in cells.iter().filter(|cell| ![MEMORY, web::LEVEL].contains(&&*cell.level)) {
+    for cell in cells.iter().filter(|cell| ![FIGURE, MEMORY, web::LEVEL].contains(&&*cell.level)) {
         let key = key(cell, &varied);
         match ways.iter_mut().find(|way| way.key == key) {
             Some(way) => way.cells.push(cell),

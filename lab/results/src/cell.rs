@@ -144,6 +144,34 @@ pub enum Unit {
     /// Request/response pairs per second.
     #[serde(rename = "transactions_per_second")]
     TransactionsPerSecond,
+    /// Nanoseconds of CPU per second.
+    #[serde(rename = "ns_per_second")]
+    NanosecondsPerSecond,
+    /// Microseconds of CPU per 1,024 bytes.
+    #[serde(rename = "us_per_kb")]
+    MicrosecondsPerKb,
+    /// Things that should not happen, such as segments sent again.
+    #[serde(rename = "count")]
+    Count,
+    /// A share of what there is, such as that of a link.
+    #[serde(rename = "share")]
+    Share,
+    /// A share that was lost, or sent again.
+    #[serde(rename = "lost_share")]
+    LostShare,
+}
+
+impl Unit {
+    /// True if a smaller value is better.
+    pub fn less_is_better(self) -> bool {
+        match self {
+            Self::Nanoseconds | Self::Bytes | Self::NanosecondsPerSecond | Self::MicrosecondsPerKb => true,
+            Self::Count | Self::LostShare => true,
+            Self::BytesPerSecond | Self::MessagesPerSecond | Self::TransactionsPerSecond | Self::Share => {
+                false
+            }
+        }
+    }
 }
 
 /// Percentiles of single samples, in the cell's unit. Every pair has the same weight.

@@ -14,6 +14,9 @@ pub const LOST_SHARE: &str = "lost_share";
 /// The median rates of a sweep: a list of (length in bytes, bytes per second).
 pub const RATES_BY_SIZE: &str = "bytes_per_second_by_size";
 
+/// The command that takes a cell which is none of `bywire measure`.
+pub const COMMAND: &str = "command";
+
 /// Named results besides a cell's value, such as `sent_bytes_per_second`. Each test has its own. The methods read them,
 /// and return nothing for a result that is absent or has another type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,9 @@
 /// The level of the ceilings: the limits that memory and kernel set on a machine.
 pub const MEMORY: &str = "memory";
 
+/// The level of what a figure sets Bywire against and no other level measures, such as another program.
+pub const FIGURE: &str = "figure";
+
 /// The longest message. Both ends keep a few whole ones in memory.
 pub const SIZE_BYTES_MAX: u64 = 64 << 20;
 

@@ -9,6 +9,10 @@ pub fn value(value: f64, unit: Unit) -> String {
         Unit::Bytes => format!("{} B", digits(value)),
         Unit::BytesPerSecond => rate(value),
         Unit::MessagesPerSecond | Unit::TransactionsPerSecond => per_second(value),
+        Unit::NanosecondsPerSecond => format!("{} ns/s", digits(value)),
+        Unit::MicrosecondsPerKb => format!("{} µs/KB", digits(value)),
+        Unit::Count => digits(value),
+        Unit::Share | Unit::LostShare => percent(value),
     }
 }
 
