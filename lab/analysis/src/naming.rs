@@ -19,7 +19,7 @@ pub fn name(cell: &Cell) -> String {
     let mut words = vec![cell.level.clone(), cell.test.clone()];
     words.extend(cell.link.iter().filter(|link| **link != cell.level).cloned());
     words.extend(
-        (!["processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
+        (!["", "processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
     );
     words.extend(cell.size_bytes.map(quantity::size));
     words.extend(chosen(cell).iter().map(|(name, value)| parameter(name, value)));

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bywire_results::cell::Unit;
 use rustix::process::geteuid;
 
 use crate::carried::{End, Mode, Testbed, find, port};
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 
 /// PostgreSQL must accept connections within this time.
 const RECOVERY: Duration = Duration::from_secs(20);
@@ -17,13 +18,12 @@ const RECOVERY: Duration = Duration::from_secs(20);
 /// The user that PostgreSQL runs as if this is root.
 const NOBODY: &str = "65534";
 
-/// Redis under `clients` load generators of `connections` connections each. Series `name`: GETs per second of all
-/// together.
-pub fn redis(name: &str, mode: Mode, clients: usize, connections: u32) -> Contestant {
+/// Redis under `clients` load generators of `connections` connections each: GETs per second of all together.
+pub fn redis(mode: Mode, clients: usize, connections: u32) -> Contestant {
     let requests = 100_000 / clients;
     let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
     let command = if clients > 1 { format!("{clients} × {words}, ends not pinned") } else { words };
-    contestant(name, &command, move || {
+    contestant(&command, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (server, benchmark) = (server.display().to_string(), benchmark.display().to_string());
@@ -51,12 +51,12 @@ pub fn redis(name: &str, mode: Mode, clients: usize, connections: u32) -> Contes
     })
 }
 
-/// nginx with one worker and a file of 1 KB under wrk with 16 connections: series `name`, requests per second. Where
-/// connections are not kept, each serves one request.
-pub fn nginx(name: &str, mode: Mode, keeps: bool) -> Contestant {
+/// nginx with one worker and a file of 1 KB under wrk with 16 connections: requests per second. Where connections are not
+/// kept, each serves one request.
+pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     let close: &[&str] = if keeps { &[] } else { &["-H", "Connection: close"] };
     let command = format!("wrk -t 1 -c 16 -d 1s {}", close.join(" "));
-    contestant(name, command.trim(), move || {
+    contestant(command.trim(), move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
         let (nginx, wrk) = (nginx.display().to_string(), wrk.display().to_string());
         let (testbed, port) = (Testbed::new(mode)?, port()?);
@@ -86,10 +86,10 @@ pub fn nginx(name: &str, mode: Mode, keeps: bool) -> Contestant {
     })
 }
 
-/// PostgreSQL under `pgbench -S` over TCP with 4 clients: series `name`, transactions per second.
-pub fn postgresql(name: &str, mode: Mode) -> Contestant {
+/// PostgreSQL under `pgbench -S` over TCP with 4 clients: transactions per second.
+pub fn postgresql(mode: Mode) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
-    contestant(name, "pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
+    contestant("pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
         let programs = ["postgres", "pgbench", "initdb"].map(|program| find(program, "postgresql"));
         let [postgres, pgbench, initdb] = programs;
         let programs = [postgres?, pgbench?, initdb?].map(|path| path.display().to_string());
@@ -167,10 +167,8 @@ fn as_nobody<'a>(words: &[&'a str]) -> Vec<&'a str> {
     [prefix, words].concat()
 }
 
-fn contestant(name: &str, command: &str, measure: impl Fn() -> Result<f64> + 'static) -> Contestant {
-    let series = name.to_owned();
-    let take = move || Ok(Taken::one(&series, measure()?));
-    Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
+fn contestant(command: &str, measure: impl Fn() -> Result<f64> + 'static) -> Contestant {
+    Contestant::of_value(command, Unit::TransactionsPerSecond, measure)
 }
 
 /// The rate of GET in the output of `redis-benchmark --csv`.
@@ -179,8 +177,11 @@ fn gets_per_second(printed: &str) -> Result<f64> {
     figure(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
 }
 
-/// The rate in the output of wrk, if there was no error.
-fn requests_per_second(printed: &str) -> Result<f64> {
+/// The rate in the output of wrk.
+///
+/// # Errors
+/// It has none, or requests failed.
+pub fn requests_per_second(printed: &str) -> Result<f64> {
     ensure!(!printed.contains("Non-2xx") && !printed.contains("Socket errors"), "wrk: {printed}");
     let line = printed.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
     figure(line, "wrk prints no rate")
@@ -210,6 +211,9 @@ mod tests {
         let wrk = "  1024 requests in 1.00s\nRequests/sec: 127000.12\nTransfer/sec: 1MB\n";
         assert_eq!(requests_per_second(wrk).unwrap(), 127_000.12);
         assert!(requests_per_second(&format!("Socket errors: connect 1\n{wrk}")).is_err());
+        for other in ["Requests/sec: nan", "Requests/sec: 0.0", ""] {
+            assert!(requests_per_second(other).is_err(), "{other}");
+        }
         let pgbench = "latency average = 0.1 ms\ntps = 21000.5 (without initial connection time)\n";
         assert_eq!(transactions_per_second(pgbench).unwrap(), 21_000.5);
         assert!(transactions_per_second("tps = 0").is_err());

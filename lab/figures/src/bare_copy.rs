@@ -19,8 +19,10 @@ use bywire_measure::memory::{Source, Spec, Test};
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::pin;
 use bywire_measure::workload::nhalf;
+use bywire_results::cell::Unit;
 
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
+use crate::series::Metric;
 
 /// Records of the ring, as a port's lane has.
 const RECORDS: u64 = 256;
@@ -286,10 +288,8 @@ fn both<S: Send, T: Send>(
     })
 }
 
-/// The series `bare N½`, `bare long` and `bare two-way`.
-pub fn contestant(name: &str, seconds: f64) -> Contestant {
-    let name = name.to_owned();
-    let series = name.clone();
+/// [`Metric::NHalf`], [`Metric::Long`] and [`Metric::TwoWay`].
+pub fn contestant(seconds: f64) -> Contestant {
     let take = move || {
         let lengths = nhalf::sizes(LONG_BYTES as u64);
         let long = Duration::from_secs_f64(seconds);
@@ -298,14 +298,11 @@ pub fn contestant(name: &str, seconds: f64) -> Contestant {
         let points = lengths.iter().map(one).collect::<Result<Vec<_>>>()?;
         let memcpy = Source::open(&Spec::new(Test::Memcpy), None)?.block(short)?.value;
         let (n_half, _) = nhalf::of_sweep(&points, MEMCPY_SHARE * memcpy);
-        let mut values = vec![
-            (format!("{series} long"), one_way(LONG_BYTES, long)?),
-            (format!("{series} two-way"), two_way(LONG_BYTES, long)?),
-        ];
-        values.extend(n_half.map(|value| (format!("{series} N½"), value)));
-        Ok(Taken { values, ..Taken::default() })
+        let rates =
+            [(Metric::Long, one_way(LONG_BYTES, long)?), (Metric::TwoWay, two_way(LONG_BYTES, long)?)];
+        Ok(rates.into_iter().chain(n_half.map(|bytes| (Metric::NHalf, bytes))).collect())
     };
-    Contestant { name, command: "./x figures messages (bare loops)".to_owned(), take: Box::new(take) }
+    Contestant::adapter("./x figures messages (bare loops)", Unit::BytesPerSecond, take)
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@ use std::time::Instant;
 use anyhow::Result;
 use bywire_measure::clock::Clock;
 use bywire_measure::pin;
+use bywire_results::cell::Unit;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use crate::contest::{Contestant, Taken};
+use crate::contestant::{Contestant, Samples};
+use crate::series::Metric;
 
 /// Lines of the ring: those of a port's lane. The producer leaves eight of them free, which it may claim.
 const LINES: usize = 256;
@@ -330,24 +332,19 @@ pub fn timed_half_rtt_ns(cores: (u32, u32), variant: Variant) -> Result<f64> {
     Ok(median_ns.load(Ordering::Relaxed) as f64 / 2.0)
 }
 
-/// The series `bare half-RTT`, `bare short` and `bare overhead`, of rings [as a port's](AS_A_PORT).
-pub fn contestant(name: &str) -> Contestant {
-    let series = name.to_owned();
-    let take = move || {
-        let cores = pin::two_cores();
-        let (write_ns, read_ns) = in_turn(cores, AS_A_PORT)?;
-        let values = vec![
-            (format!("{series} half-RTT"), timed_half_rtt_ns(cores, AS_A_PORT)?),
-            (format!("{series} short messages"), rate(cores, AS_A_PORT)? * 1e6),
-            (format!("{series} overhead"), write_ns + read_ns),
-        ];
-        Ok(Taken { values, ..Taken::default() })
-    };
-    Contestant {
-        name: name.to_owned(),
-        command: "./x figures messages (a bare ring)".to_owned(),
-        take: Box::new(take),
-    }
+/// [`Metric::HalfRtt`], [`Metric::Messages`] and [`Metric::Overhead`] of rings [as a port's](AS_A_PORT).
+pub fn contestant() -> Contestant {
+    Contestant::adapter("./x figures messages (a bare ring)", Unit::Nanoseconds, samples)
+}
+
+fn samples() -> Result<Samples> {
+    let cores = pin::two_cores();
+    let (write_ns, read_ns) = in_turn(cores, AS_A_PORT)?;
+    Ok(vec![
+        (Metric::HalfRtt, timed_half_rtt_ns(cores, AS_A_PORT)?),
+        (Metric::Messages, rate(cores, AS_A_PORT)? * 1e6),
+        (Metric::Overhead, write_ns + read_ns),
+    ])
 }
 
 #[cfg(test)]
@@ -356,8 +353,8 @@ mod tests {
 
     #[test]
     fn a_bare_ring_yields_all_of_its_series() {
-        let taken = (contestant("bare ring").take)().unwrap();
-        assert_eq!(taken.values.len(), 3);
-        assert!(taken.values.iter().all(|(_, value)| *value > 0.0), "{taken:?}");
+        let samples = samples().unwrap();
+        assert_eq!(samples.len(), 3);
+        assert!(samples.iter().all(|(_, value)| *value > 0.0), "{samples:?}");
     }
 }

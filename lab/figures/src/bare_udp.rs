@@ -15,9 +15,10 @@ use bywire_measure::endpoint::{Kind, Mark};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::pin;
+use bywire_results::cell::Unit;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, SendError, UdpSocket};
 
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 use crate::rival_pair;
 
 /// The first argument of a process that plays an end.
@@ -53,6 +54,11 @@ pub enum What {
 
 impl What {
     const ALL: [Self; 4] = [Self::Latency, Self::Bulk, Self::Packets, Self::OneByOne];
+
+    /// The unit of its figure.
+    pub fn unit(self) -> Unit {
+        if self == Self::Latency { Unit::Nanoseconds } else { Unit::BytesPerSecond }
+    }
 
     /// Its name between processes.
     pub fn word(self) -> &'static str {
@@ -312,19 +318,10 @@ pub fn play(words: &[String]) -> Result<()> {
 }
 
 /// The figure of two fresh processes: nanoseconds, or bytes per second.
-pub fn contestant(
-    name: &str,
-    namespaces: &Arc<Namespaces>,
-    what: What,
-    is_sealed: bool,
-    seconds: f64,
-) -> Contestant {
-    let (series, namespaces) = (name.to_owned(), Arc::clone(namespaces));
-    Contestant {
-        name: name.to_owned(),
-        command: "./x figures links (bare loop)".to_owned(),
-        take: Box::new(move || Ok(Taken::one(&series, measure(&namespaces, what, is_sealed, seconds)?))),
-    }
+pub fn contestant(namespaces: &Arc<Namespaces>, what: What, is_sealed: bool, seconds: f64) -> Contestant {
+    let namespaces = Arc::clone(namespaces);
+    let take = move || measure(&namespaces, what, is_sealed, seconds);
+    Contestant::of_value("./x figures links (bare loop)", what.unit(), take)
 }
 
 fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -> Result<f64> {

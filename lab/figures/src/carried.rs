@@ -2,18 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_measure::interrupt::Leader;
 use bywire_measure::pin;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
-use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::child_guard::ChildGuard;
 
 /// A program that runs longer is killed.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,16 +88,17 @@ impl Testbed {
         command
     }
 
-    /// Starts a server. It listens when this returns.
+    /// Starts a server. It listens when this returns. Dropping it kills its whole process group, because workers outlive the process
+    /// that started them.
     ///
     /// # Errors
     /// It does not.
-    pub fn serve(&self, mut command: Command, port: u16) -> Result<Server> {
-        let child = command.process_group(0).spawn().with_context(|| format!("cannot start {command:?}"))?;
-        let mut server = Server(ChildGuard(child));
+    pub fn serve(&self, mut command: Command, port: u16) -> Result<Leader> {
+        let started = Leader::start(&mut command);
+        let mut server = started.with_context(|| format!("cannot start {command:?}"))?;
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(server.0.0.try_wait()?.is_none(), "{command:?} ended before it listened");
+            ensure!(server.child.try_wait()?.is_none(), "{command:?} ended before it listened");
             ensure!(started.elapsed() < TIMEOUT, "{command:?} does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,8 +113,8 @@ impl Testbed {
         let before = self.carried_ever()?;
         let start = |mut command: Command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
-            let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-            Ok(ChildGuard(child))
+            let started = Leader::start(&mut command);
+            started.with_context(|| format!("cannot start {command:?}"))
         };
         let running = commands.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         let printed = running.into_iter().map(|running| running.printed("a client", TIMEOUT));
@@ -134,18 +132,6 @@ impl Testbed {
         match &self.service {
             Some(_) => Ok(status::query(self.launch.service())?.carried_ever),
             None => Ok(0),
-        }
-    }
-}
-
-/// A server that listens. Dropping it kills its whole process group: workers outlive the process that started them.
-pub struct Server(ChildGuard);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Before its first process is reaped, which gives the group its number.
-        if let Some(group) = Pid::from_raw(self.0.0.id() as i32) {
-            let _gone_already = kill_process_group(group, Signal::KILL);
         }
     }
 }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire::{Address, Event, Port, PortOptions};
+use bywire_results::cell::Unit;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::child_guard::ChildGuard;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
+use crate::rival_pair;
 
 /// The first argument of the process that will be killed.
 pub const VICTIM: &str = "__victim";
@@ -28,14 +29,10 @@ pub enum WaitMode {
     Polling,
 }
 
-/// Milliseconds from the end of the process, as its pidfd shows, to the port's event; never below 0.
-pub fn contestant(name: &str, mode: WaitMode) -> Result<Contestant> {
-    let series = name.to_owned();
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!("./x figures messages ({KILLS} kills a round, the slowest counts)"),
-        take: Box::new(move || Ok(Taken::one(&series, slowest(mode)?))),
-    })
+/// Nanoseconds from the end of the process, as its pidfd shows, to the port's event; never below 0.
+pub fn contestant(mode: WaitMode) -> Contestant {
+    let command = format!("./x figures messages ({KILLS} kills a round, the slowest counts)");
+    Contestant::of_value(command, Unit::Nanoseconds, move || slowest(mode))
 }
 
 /// The process that will be killed: connects to the port `observer` in `directory`, and waits.
@@ -53,11 +50,11 @@ pub fn victim(directory: &Path) -> Result<()> {
 fn slowest(mode: WaitMode) -> Result<f64> {
     let directory = tempfile::tempdir()?;
     let mut observer = open(directory.path(), Some("observer"))?;
-    let mut slowest_ms = 0.0f64;
+    let mut slowest_ns = 0.0f64;
     for _ in 0..KILLS {
-        slowest_ms = slowest_ms.max(1e3 * notice(&mut observer, directory.path(), mode)?.as_secs_f64());
+        slowest_ns = slowest_ns.max(1e9 * notice(&mut observer, directory.path(), mode)?.as_secs_f64());
     }
-    Ok(slowest_ms)
+    Ok(slowest_ns)
 }
 
 fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
@@ -67,14 +64,14 @@ fn open(directory: &Path, name: Option<&str>) -> Result<Port> {
 }
 
 fn notice(observer: &mut Port, directory: &Path, mode: WaitMode) -> Result<Duration> {
-    let mut victim = ChildGuard::start(VICTIM, directory)?;
+    let mut victim = rival_pair::start_part(VICTIM, directory)?;
     await_event(observer, WaitMode::Waiting, |event| matches!(event, Event::Connected(_)))?;
-    let pid = Pid::from_raw(victim.0.id() as i32).context("a process without an identity")?;
+    let pid = Pid::from_raw(victim.child.id() as i32).context("a process without an identity")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let teardown = std::thread::spawn(move || {
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).map(|_| Instant::now())
     });
-    victim.0.kill()?;
+    victim.child.kill()?;
     await_event(observer, mode, |event| matches!(event, Event::Disconnected { .. }))?;
     let noticed = Instant::now();
     let torn_down = teardown.join().ok().context("the clock's thread died")??;

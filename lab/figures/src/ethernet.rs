@@ -7,18 +7,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bywire_analysis::statistics::median;
 use bywire_measure::cpu;
 use bywire_measure::ethernet::FrameLink;
-use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
+use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{Namespace, Namespaces};
 use bywire_measure::pin;
 use bywire_measure::segments::Segments;
-use bywire_results::cell::Block;
+use bywire_results::cell::Unit;
 use serde_json::Value;
 
-use crate::child_guard::ChildGuard;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::{Contestant, Samples};
+use crate::series::Metric;
 
 /// A program that has not ended by then is given up.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,80 +50,20 @@ const WATCH: Duration = Duration::from_secs(2);
 /// How two namespaces become joined.
 pub type Join = Rc<dyn Fn() -> Result<Rc<Namespaces>>>;
 
-/// The laboratory's `request`, over a fresh carrier each time: series `name` (half-RTT in ns for `rr`), and for a
-/// stream `name demand`, µs of CPU per KB at both ends and between.
-pub fn laboratory(name: &str, request: Request, pair_seconds: f64) -> Contestant {
-    by_laboratory(name, request, pair_seconds, 1, |blocks| median(&values(blocks)))
-}
-
-/// The laboratory's `request` as `bywire measure` takes it: over all of its fresh pairs. Series as [`laboratory`].
-pub fn whole(name: &str, request: Request, pair_seconds: f64) -> Contestant {
-    by_laboratory(name, request, pair_seconds, PAIRS, |blocks| median(&values(blocks)))
-}
-
-/// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
-const SETTLED_PAIR_SECONDS: f64 = 2.0;
-
-/// Its warm-up and this one of its blocks make up the second that is left out.
-const SETTLING_BLOCKS: usize = 1;
-
-/// The laboratory's stream after the first second of its connection, as the mean of what follows: what iperf3 tells with
-/// `-O 1`. Series as [`laboratory`].
-pub fn settled(name: &str, request: Request) -> Contestant {
-    by_laboratory(name, request, SETTLED_PAIR_SECONDS, 1, |blocks| mean_rate(&blocks[SETTLING_BLOCKS..]))
-}
-
-fn by_laboratory(
-    name: &str,
-    request: Request,
-    pair_seconds: f64,
-    pairs: u32,
-    of: impl Fn(&[Block]) -> f64 + 'static,
-) -> Contestant {
-    let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
-    let (series, command) = (name.to_owned(), request.command());
-    let take = move || {
-        let mut measurement = Measurement::prepare(request.clone(), &mut Topology::default())?;
-        for _ in 0..pairs {
-            measurement.take_pair()?;
-        }
-        let cell = measurement.cell()?;
-        let value = of(&cell.blocks);
-        let value = if cell.test == "rr" { 0.5e9 / value } else { value };
-        let demand = cell.service_demand_us_per_kb().map(|demand| (format!("{series} demand"), demand));
-        Ok(Taken {
-            values: std::iter::once((series.clone(), value)).chain(demand).collect(),
-            blocks: cell.blocks.len() as u64,
-            blocks_disturbed: cell.disturbed_blocks() as u64,
-        })
-    };
-    Contestant { name: name.to_owned(), command, take: Box::new(take) }
-}
-
-fn values(blocks: &[Block]) -> Vec<f64> {
-    blocks.iter().map(|block| block.value).collect()
-}
-
-/// Everything that blocks of rates moved over all the time they took.
-fn mean_rate(blocks: &[Block]) -> f64 {
-    let seconds: f64 = blocks.iter().map(|block| block.seconds).sum();
-    blocks.iter().map(|block| block.value * block.seconds).sum::<f64>() / seconds
-}
-
-/// One TCP connection of iperf3: series `name`, received bytes per second.
-pub fn iperf3_stream(name: &str, join: Join) -> Contestant {
-    joined(name, "iperf3 -c TARGET -t 1", "iperf3", join, |namespaces| {
+/// One TCP connection of iperf3: received bytes per second.
+pub fn iperf3_stream(join: Join) -> Contestant {
+    joined("iperf3 -c TARGET -t 1", "iperf3", Unit::BytesPerSecond, join, |namespaces| {
         let client = ["iperf3", "-c", &target(namespaces), "-t", "1", "-J"];
         received(&converse(namespaces, &["iperf3", "-s"], &client)?)
     })
 }
 
-/// Datagrams by iperf3, received at the best of several offered rates: series `name`, bytes per second.
-pub fn iperf3_datagrams(name: &str, join: Join, datagrams: Datagrams) -> Contestant {
+/// Datagrams by iperf3, received at the best of several offered rates: bytes per second.
+pub fn iperf3_datagrams(join: Join, datagrams: Datagrams) -> Contestant {
     let (length, offered) = (datagrams.bytes.to_string(), datagrams.offered_gbits);
     let rates = offered.map(|rate| format!("{rate}G")).join(", ");
     let command = format!("iperf3 -c TARGET -u -l {length} -t 1 -b each of {rates} (0G: no limit)");
-    joined(name, &command, "iperf3", join, move |namespaces| {
+    joined(&command, "iperf3", Unit::BytesPerSecond, join, move |namespaces| {
         let mut best: f64 = 0.0;
         for rate in offered {
             let (target, rate) = (target(namespaces), format!("{rate}G"));
@@ -135,10 +74,10 @@ pub fn iperf3_datagrams(name: &str, join: Join, datagrams: Datagrams) -> Contest
     })
 }
 
-/// A ping-pong of sockperf over TCP: series `name`, half-RTT in ns. Its port is not iperf3's, which the connections of an
+/// A ping-pong of sockperf over TCP: half-RTT in ns. Its port is not iperf3's, which the connections of an
 /// ended server keep for a while.
-pub fn sockperf(name: &str, join: Join) -> Contestant {
-    joined(name, "sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", join, |namespaces| {
+pub fn sockperf(join: Join) -> Contestant {
+    joined("sockperf pp --tcp -i TARGET -t 1 -m 14", "sockperf", Unit::Nanoseconds, join, |namespaces| {
         let target = target(namespaces);
         let server = ["sockperf", "sr", "--tcp", "-i", &target, "-p", "11111"];
         let client = ["sockperf", "pp", "--tcp", "-i", &target, "-p", "11111", "-t", "1", "-m", "14"];
@@ -146,15 +85,14 @@ pub fn sockperf(name: &str, join: Join) -> Contestant {
     })
 }
 
-/// One TCP connection of iperf3 by CUBIC, from the source or back to it. Series `name`, received bytes per second, and in µs
-/// of CPU per KB: `name demand`, all cores of this machine, with what the kernel does for nobody; `name source` and `name
-/// target`, the two ends; and `name between`, the processes between them.
-pub fn costed_stream(name: &str, join: Join, is_back: bool) -> Contestant {
+/// One TCP connection of iperf3 by CUBIC, from the source or back to it: received bytes per second, and in µs of CPU per KB
+/// [`Metric::Demand`], all cores of this machine, with what the kernel does for nobody; [`Metric::Source`] and
+/// [`Metric::Target`], the two ends; and [`Metric::Between`], the processes between them.
+pub fn costed_stream(join: Join, is_back: bool) -> Contestant {
     let back: &[&str] = if is_back { &["-R"] } else { &[] };
     let options = [&["-C", "cubic", "-t", "2"][..], back].concat();
     let command = format!("iperf3 -c TARGET {}", options.join(" "));
-    let series = name.to_owned();
-    taken_by(name, &command, "iperf3", move || {
+    taken_by(&command, "iperf3", Unit::BytesPerSecond, move || {
         let namespaces = join()?;
         let address = target(&namespaces);
         let client = [&["iperf3", "-c", &address, "-J"][..], &options].concat();
@@ -168,9 +106,13 @@ pub fn costed_stream(name: &str, join: Join, is_back: bool) -> Contestant {
         let us_per_kb = |seconds: f64| 1e6 * 1024.0 * seconds / (rate * COSTED_SECONDS);
         let [machine, between] = [0, 1].map(|account| us_per_kb(after[account] - before[account]));
         let [source, target] = ends_shares(&printed)?.map(|share| us_per_kb(share * COSTED_SECONDS));
-        let costs = [("demand", machine), ("source", source), ("target", target), ("between", between)];
-        let costs = costs.map(|(what, us_per_kb)| (format!("{series} {what}"), us_per_kb));
-        Ok(Taken { values: [vec![(series.clone(), rate)], costs.to_vec()].concat(), ..Taken::default() })
+        Ok(vec![
+            (Metric::Value, rate),
+            (Metric::Demand, machine),
+            (Metric::Source, source),
+            (Metric::Target, target),
+            (Metric::Between, between),
+        ])
     })
 }
 
@@ -196,15 +138,14 @@ pub fn reused(join: Join, uses: u32) -> Join {
 /// How long several connections run.
 const FLOWS_SECONDS: u32 = 2;
 
-/// So many TCP connections of iperf3 at once, or so many each way. Series `name`, received bytes per second; `name
-/// again`, segments sent again, where none counts as one so that a ratio can be told; `name share`, the part that they are
-/// of all segments; and `name demand`, the carriers' CPU in µs per KB.
-pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant {
+/// So many TCP connections of iperf3 at once, or so many each way: received bytes per second, [`Metric::Again`],
+/// [`Metric::AgainShare`], and as [`Metric::Demand`] the CPU of the carriers.
+pub fn flows(join: Join, count: u32, both_ways: bool) -> Contestant {
     let (time, number) = (FLOWS_SECONDS.to_string(), count.to_string());
     let both: &[&str] = if both_ways { &["--bidir"] } else { &[] };
     let command = format!("iperf3 -c TARGET -t {time} -P {number} {}", both.join(""));
-    let (series, both) = (name.to_owned(), both.to_vec());
-    let take = move || {
+    let both = both.to_vec();
+    Contestant::adapter(command, Unit::BytesPerSecond, move || {
         let namespaces = join()?;
         let address = target(&namespaces);
         let client = [&["iperf3", "-c", &address, "-t", &time, "-P", &number, "-J"][..], &both].concat();
@@ -217,22 +158,17 @@ pub fn flows(name: &str, join: Join, count: u32, both_ways: bool) -> Contestant 
         let counted = after - before;
         let [sent, again] = [counted.sent, counted.again].map(|count| count as f64);
         let demand_us_per_kb = 1e9 * (spent_after - spent_before) / (rate * f64::from(FLOWS_SECONDS));
-        Ok(Taken {
-            values: vec![
-                (series.clone(), rate),
-                (format!("{series} again"), again.max(1.0)),
-                (format!("{series} share"), again / sent.max(1.0)),
-                (format!("{series} demand"), demand_us_per_kb),
-            ],
-            ..Taken::default()
-        })
-    };
-    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+        Ok(vec![
+            (Metric::Value, rate),
+            (Metric::Again, again.max(1.0)),
+            (Metric::AgainShare, again / sent.max(1.0)),
+            (Metric::Demand, demand_us_per_kb),
+        ])
+    })
 }
 
-/// The cost of idle carriers: series `name`, ns of CPU per second.
-pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
-    let series = name.to_owned();
+/// The cost of idle carriers: ns of CPU per second.
+pub fn idle(frame_link: FrameLink) -> Contestant {
     let mut opened: Option<(Namespaces, Instant)> = None;
     let take = move || {
         if opened.is_none() {
@@ -247,10 +183,10 @@ pub fn idle(name: &str, frame_link: FrameLink) -> Contestant {
         let spent = || cpu::processes_seconds(namespaces.carriers());
         let before = spent();
         std::thread::sleep(WATCH);
-        Ok(Taken::one(&series, 1e9 * (spent() - before) / WATCH.as_secs_f64()))
+        Ok(1e9 * (spent() - before) / WATCH.as_secs_f64())
     };
     let command = format!("bywire eth up, without traffic, watched for {} s", WATCH.as_secs());
-    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+    Contestant::of_value(command, Unit::NanosecondsPerSecond, take)
 }
 
 /// Has a kernel send no router solicitations, which IPv6 repeats forever where nobody answers: they are traffic, and
@@ -263,43 +199,41 @@ fn ask_for_no_routers(end: &Namespace) -> Result<()> {
 }
 
 fn joined(
-    name: &str,
     command: &str,
     program: &'static str,
+    unit: Unit,
     join: Join,
     measure: impl Fn(&Namespaces) -> Result<f64> + 'static,
 ) -> Contestant {
-    program_contestant(name, command, program, move || {
+    program_contestant(command, program, unit, move || {
         let namespaces = join()?;
         measure(&namespaces)
     })
 }
 
-/// Another program's measurement: series `name`, where `program` is installed.
+/// Another program's measurement, where `program` is installed.
 pub fn program_contestant(
-    name: &str,
     command: &str,
     program: &'static str,
+    unit: Unit,
     measure: impl Fn() -> Result<f64> + 'static,
 ) -> Contestant {
-    let series = name.to_owned();
-    taken_by(name, command, program, move || Ok(Taken::one(&series, measure()?)))
+    taken_by(command, program, unit, move || Ok(vec![(Metric::Value, measure()?)]))
 }
 
-/// The same with several series.
+/// The same with several figures.
 fn taken_by(
-    name: &str,
     command: &str,
     program: &'static str,
-    measure: impl Fn() -> Result<Taken> + 'static,
+    unit: Unit,
+    measure: impl Fn() -> Result<Samples> + 'static,
 ) -> Contestant {
-    let take = move || {
+    Contestant::adapter(command, unit, move || {
         let looked =
             Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         looked.with_context(|| format!("{program} is not installed: apt-get install {program}"))?;
         measure()
-    };
-    Contestant { name: name.to_owned(), command: command.to_owned(), take: Box::new(take) }
+    })
 }
 
 fn target(namespaces: &Namespaces) -> String {
@@ -346,11 +280,13 @@ impl<'a> Ends<'a> {
         loop {
             let mut command = self.command(|namespaces| &namespaces.target, target_core, server)?;
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let _server = ChildGuard(command.spawn().with_context(|| format!("cannot start {}", server[0]))?);
+            let _server =
+                Leader::start(&mut command).with_context(|| format!("cannot start {}", server[0]))?;
             std::thread::sleep(LISTENING);
             let mut command = self.command(|namespaces| &namespaces.source, source_core, client)?;
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let asking = ChildGuard(command.spawn().with_context(|| format!("cannot start {}", client[0]))?);
+            let asking =
+                Leader::start(&mut command).with_context(|| format!("cannot start {}", client[0]))?;
             match asking.printed(client[0], TIMEOUT) {
                 Ok(printed) => return Ok(printed),
                 Err(error) if started.elapsed() > CROSSING => return Err(error),
@@ -433,19 +369,6 @@ fn alone(core: u32, words: &[&str]) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mean_rate_weighs_blocks_by_their_time() {
-        let block = |value: f64, seconds: f64| Block {
-            pair: 0,
-            value,
-            seconds,
-            operations: 1,
-            disturbed: Vec::new(),
-            outlier: false,
-        };
-        assert_eq!(mean_rate(&[block(4.0, 1.0), block(1.0, 3.0)]), 1.75);
-    }
 
     #[test]
     fn received_counts_are_parsed_and_other_output_is_refused() {

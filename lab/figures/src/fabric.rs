@@ -13,17 +13,19 @@ use bywire::{Event, Peer, Port, PortOptions, Priority, Reach};
 use bywire_analysis::statistics::median;
 use bywire_measure::clock::{Clock, monotonic_ns};
 use bywire_measure::fabric_pair::FabricPair;
+use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{INTERFACE, Namespaces};
 use bywire_measure::pin;
 use bywire_measure::plan;
+use bywire_results::cell::Unit;
 use bywire_results::message_link::Security;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::child_guard::ChildGuard;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::{Contestant, Samples};
 use crate::idle::cpu_ns;
 use crate::resident::proportional_bytes;
+use crate::series::Metric;
 
 /// The first argument of a process that is an end.
 pub const END: &str = "__fabric_end";
@@ -46,14 +48,14 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The measurements of two nodes.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
-    /// Milliseconds until a port is connected: series `NAME cold` the first time, and `NAME warm` later.
+    /// Nanoseconds until a port is connected: [`Metric::Cold`] the first time, and [`Metric::Warm`] later.
     Connect,
-    /// Milliseconds from a process's end to the event of its peer, the slowest of a few.
+    /// Nanoseconds from a process's end to the event of its peer, the slowest of a few.
     Death,
-    /// Milliseconds from the end of an outage to the first answer.
+    /// Nanoseconds from the end of an outage to the first answer.
     Outage,
-    /// For each idle connection: bytes of one end and of its service (`NAME memory`), and for all of them together
-    /// nanoseconds per second of both services (`NAME CPU`).
+    /// For each idle connection the bytes of one end and of its service ([`Metric::Memory`]), and for all of them together the
+    /// CPU of both services ([`Metric::Cpu`]).
     Idle,
     /// Nanoseconds of the half-RTT between two processes of one node, with this many idle peers on the other one.
     Local(usize),
@@ -64,50 +66,42 @@ impl What {
     pub const BESIDE: Self = Self::Local(IDLE_PEERS);
 }
 
-/// A measurement of two nodes, as the series `name`.
-pub fn contestant(name: &str, what: What, seconds: f64) -> Contestant {
-    let series = name.to_owned();
-    let take = move || {
+/// A measurement of two nodes.
+pub fn contestant(what: What, seconds: f64) -> Contestant {
+    Contestant::adapter("./x figures links (two nodes)", Unit::Nanoseconds, move || {
         let nodes = FabricPair::open(Arc::new(Namespaces::veth_pair(1500)?), Security::Encrypted)?;
         let value = match what {
-            What::Connect => return connect(&nodes, &series),
-            What::Idle => return idle(&nodes, &series),
+            What::Connect => return connect(&nodes),
+            What::Idle => return idle(&nodes),
             What::Death => slowest_notice(&nodes)?,
             What::Outage => pause(&nodes)?,
             What::Local(peers) => local(&nodes, peers, seconds)?,
         };
-        Ok(Taken::one(&series, value))
-    };
-    Contestant {
-        name: name.to_owned(),
-        command: "./x figures links (two nodes)".to_owned(),
-        take: Box::new(take),
-    }
+        Ok(vec![(Metric::Value, value)])
+    })
 }
 
-fn connect(nodes: &FabricPair, series: &str) -> Result<Taken> {
+fn connect(nodes: &FabricPair) -> Result<Samples> {
     let _target = Process::ready(nodes, plan::End::Target, &["echo"])?;
     let told = Process::start(nodes, plan::End::Source, &["connect"])?.line()?;
     let (cold, warm) = told.split_once(' ').context("an end has not said two times")?;
-    let values =
-        [("cold", cold), ("warm", warm)].map(|(what, ms)| Ok((format!("{series} {what}"), ms.parse()?)));
-    Ok(Taken { values: values.into_iter().collect::<Result<_>>()?, ..Taken::default() })
+    Ok(vec![(Metric::Cold, cold.parse()?), (Metric::Warm, warm.parse()?)])
 }
 
 fn slowest_notice(nodes: &FabricPair) -> Result<f64> {
     let mut observer = Process::ready(nodes, plan::End::Source, &["observer"])?;
-    let mut slowest_ms = 0.0f64;
+    let mut slowest_ns = 0;
     for _ in 0..KILLS {
         let mut victim = Process::ready(nodes, plan::End::Target, &["victim"])?;
-        let pid = Pid::from_raw(victim.running.0.id() as i32).context("a process without an identity")?;
+        let pid = Pid::from_raw(victim.running.child.id() as i32).context("a process without an identity")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        victim.running.0.kill()?;
+        victim.running.child.kill()?;
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None)?;
         let ended_ns = monotonic_ns();
         let noticed_ns: u64 = observer.line()?.parse()?;
-        slowest_ms = slowest_ms.max(noticed_ns.saturating_sub(ended_ns) as f64 / 1e6);
+        slowest_ns = slowest_ns.max(noticed_ns.saturating_sub(ended_ns));
     }
-    Ok(slowest_ms)
+    Ok(slowest_ns as f64)
 }
 
 fn pause(nodes: &FabricPair) -> Result<f64> {
@@ -122,10 +116,10 @@ fn pause(nodes: &FabricPair) -> Result<f64> {
     lose(0)?;
     let answered_ns: u64 = source.line()?.parse()?;
     ensure!(answered_ns > back_ns, "an answer has come during the outage");
-    Ok((answered_ns - back_ns) as f64 / 1e6)
+    Ok((answered_ns - back_ns) as f64)
 }
 
-fn idle(nodes: &FabricPair, series: &str) -> Result<Taken> {
+fn idle(nodes: &FabricPair) -> Result<Samples> {
     let _target = Process::ready(nodes, plan::End::Target, &["echo"])?;
     let mut source = Process::ready(nodes, plan::End::Source, &["idle"])?;
     let services = || nodes.services().iter().copied();
@@ -134,16 +128,15 @@ fn idle(nodes: &FabricPair, series: &str) -> Result<Taken> {
         Ok(proportional_bytes(process)? + of_services / 2.0)
     };
     let cpu = || services().map(cpu_ns).sum::<Result<u64>>();
-    let before = memory(source.running.0.id())?;
+    let before = memory(source.running.child.id())?;
     source.say("go")?;
     ensure!(source.line()? == "idle", "an end is not idle");
     std::thread::sleep(SETTLE);
-    let memory_bytes = (memory(source.running.0.id())? - before) / (CONNECTIONS - 1) as f64;
+    let memory_bytes = (memory(source.running.child.id())? - before) / (CONNECTIONS - 1) as f64;
     let (before_ns, started) = (cpu()?, Instant::now());
     std::thread::sleep(WATCH);
     let ns_per_second = (cpu()? - before_ns) as f64 / started.elapsed().as_secs_f64();
-    let values = vec![(format!("{series} memory"), memory_bytes), (format!("{series} CPU"), ns_per_second)];
-    Ok(Taken { values, ..Taken::default() })
+    Ok(vec![(Metric::Memory, memory_bytes), (Metric::Cpu, ns_per_second)])
 }
 
 fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<f64> {
@@ -161,7 +154,7 @@ fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<f64> {
 
 /// A process that plays an end.
 struct Process {
-    running: ChildGuard,
+    running: Leader,
     said: Lines<BufReader<ChildStdout>>,
 }
 
@@ -173,8 +166,8 @@ impl Process {
             plan::End::Source => nodes.namespaces.source.enter(&mut command)?,
             plan::End::Target => nodes.namespaces.target.enter(&mut command)?,
         }
-        let mut running = ChildGuard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
-        let output = running.0.stdout.take().context("a process without output")?;
+        let mut running = Leader::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let output = running.child.stdout.take().context("a process without output")?;
         Ok(Self { running, said: BufReader::new(output).lines() })
     }
 
@@ -194,7 +187,7 @@ impl Process {
     }
 
     fn say(&mut self, line: &str) -> Result<()> {
-        let input = self.running.0.stdin.as_mut().context("a process without input")?;
+        let input = self.running.child.stdin.as_mut().context("a process without input")?;
         Ok(writeln!(input, "{line}")?)
     }
 }
@@ -290,7 +283,7 @@ fn time_connects() -> Result<()> {
     for number in 0..CONNECTIONS {
         let started = Instant::now();
         port.connect(&echo_address(number).parse()?, TIMEOUT)?;
-        times.push(1e3 * started.elapsed().as_secs_f64());
+        times.push(started.elapsed().as_nanos() as f64);
     }
     say(&format!("{} {}", times[0], median(&times[1..])))
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire::{Address, Event, Port, PortOptions};
+use bywire_results::cell::Unit;
 
-use crate::child_guard::ChildGuard;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
+use crate::rival_pair;
 
 /// The first argument of the process that idles.
 pub const IDLER: &str = "__idle";
@@ -26,16 +27,10 @@ const WATCH: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nanoseconds of CPU per second, by the kernel's own account of all threads of the process.
-pub fn contestant(name: &str) -> Result<Contestant> {
-    let series = name.to_owned();
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!(
-            "./x figures messages (a port with {PEERS} peers in `wait` for {} s)",
-            WATCH.as_secs()
-        ),
-        take: Box::new(move || Ok(Taken::one(&series, watch()?))),
-    })
+pub fn contestant() -> Contestant {
+    let command =
+        format!("./x figures messages (a port with {PEERS} peers in `wait` for {} s)", WATCH.as_secs());
+    Contestant::of_value(command, Unit::NanosecondsPerSecond, watch)
 }
 
 /// The process that idles: a port named `idle` and its peers, in `directory`; says `ready` when all are connected.
@@ -65,15 +60,15 @@ pub fn idler(directory: &Path) -> Result<()> {
 
 fn watch() -> Result<f64> {
     let directory = tempfile::tempdir()?;
-    let mut idler = ChildGuard::start(IDLER, directory.path())?;
-    let output = idler.0.stdout.take().context("a process without output")?;
+    let mut idler = rival_pair::start_part(IDLER, directory.path())?;
+    let output = idler.child.stdout.take().context("a process without output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
     ensure!(line == "ready\n", "the process that was to idle has died");
     std::thread::sleep(SETTLE);
-    let (before_ns, started) = (cpu_ns(idler.0.id())?, Instant::now());
+    let (before_ns, started) = (cpu_ns(idler.child.id())?, Instant::now());
     std::thread::sleep(WATCH);
-    Ok((cpu_ns(idler.0.id())? - before_ns) as f64 / started.elapsed().as_secs_f64())
+    Ok((cpu_ns(idler.child.id())? - before_ns) as f64 / started.elapsed().as_secs_f64())
 }
 
 /// The CPU time of all threads of a process so far, in ns.
@@ -94,14 +89,15 @@ pub fn cpu_ns(process: u32) -> Result<u64> {
 mod tests {
     use std::process::Command;
 
+    use bywire_measure::interrupt::Leader;
+
     use super::*;
 
     #[test]
     fn processor_time_grows_with_work() {
-        let busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let busy = ChildGuard(busy);
+        let busy = Leader::start(Command::new("sh").args(["-c", "while :; do :; done"])).unwrap();
         // The account is brought up to date at ticks.
-        while cpu_ns(busy.0.id()).unwrap() == 0 {
+        while cpu_ns(busy.child.id()).unwrap() == 0 {
             std::thread::yield_now();
         }
         assert!(cpu_ns(u32::MAX).is_err());

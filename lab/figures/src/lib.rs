@@ -1,22 +1,22 @@
-//! What `./x figures messages`, `./x figures links`, `./x figures rivals`, `./x figures ethernet`, `./x figures sockets` and `./x figures accuracy`
-//! share. A [`contest`] takes fresh pairs of everything in turn, so that what is compared ran side by side. A [`table`]
-//! shows medians, ratios and their spread.
+//! What the figures of docs/performance.md are made of. [`contestant`] is what is measured: requests to the laboratory, and
+//! adapters of other programs and bare loops. A session of the laboratory takes fresh pairs of everything in turn, so that what is
+//! compared ran side by side. [`figures`] reads medians, ratios and their spread of it, and [`requirement`] sets them against what
+//! is required.
 
 pub mod application;
 pub mod bare_copy;
 pub mod bare_ring;
 pub mod bare_udp;
 pub mod carried;
-pub mod child_guard;
-pub mod contest;
+pub mod contestant;
 pub mod death;
-pub mod distance;
 pub mod ethernet;
 pub mod fabric;
+pub mod figures;
 pub mod idle;
-pub mod lab;
 pub mod libfabric;
 pub mod open_mpi;
+pub mod page;
 pub mod program;
 pub mod quic;
 pub mod quiet_connections;
@@ -24,6 +24,8 @@ pub mod reference;
 pub mod requirement;
 pub mod resident;
 pub mod rival_pair;
-pub mod table;
+pub mod series;
+pub mod sharing;
+pub mod shown;
 pub mod tunnel;
 pub mod ucx;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use bywire_results::cell::Unit;
 
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 use crate::rival_pair::Place;
 
 /// The port at which the server of `fi_pingpong` is asked, its own default.
@@ -35,37 +36,27 @@ impl Provider {
     }
 }
 
-/// A ping-pong over reliable datagrams: `name` is the mean half-RTT in ns. There is no median.
+/// A ping-pong over reliable datagrams: the mean half-RTT in ns. There is no median.
 ///
 /// # Errors
 /// libfabric is not installed.
-pub fn latency(
-    name: &str,
-    provider: Provider,
-    place: &Place,
-    size_bytes: u64,
-    iterations: u64,
-) -> Result<Contestant> {
+pub fn latency(provider: Provider, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
     let found = Command::new("fi_pingpong").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.context("fi_pingpong is not installed: run apt-get install libfabric-bin")?;
     let words = format!("-p {} -e rdm -I {iterations} -S {size_bytes}", provider.name);
-    let (series, place) = (name.to_owned(), place.clone());
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!("fi_pingpong {words} HOST"),
-        take: Box::new(move || {
-            let start = |host: Option<String>| {
-                let mut command = Command::new("fi_pingpong");
-                command.args(words.split(' ')).args(host);
-                if let Some(directory) = &provider.directory {
-                    command.env("FI_PROVIDER_PATH", directory).env("FI_PROVIDER", provider.name);
-                }
-                command
-            };
-            let printed = place.run(start(None), start(Some(place.address())), PORT)?;
-            Ok(Taken::one(&series, 1e3 * us_per_transfer(&printed)?))
-        }),
-    })
+    let place = place.clone();
+    Ok(Contestant::of_value(format!("fi_pingpong {words} HOST"), Unit::Nanoseconds, move || {
+        let start = |host: Option<String>| {
+            let mut command = Command::new("fi_pingpong");
+            command.args(words.split(' ')).args(host);
+            if let Some(directory) = &provider.directory {
+                command.env("FI_PROVIDER_PATH", directory).env("FI_PROVIDER", provider.name);
+            }
+            command
+        };
+        let printed = place.run(start(None), start(Some(place.address())), PORT)?;
+        Ok(1e3 * us_per_transfer(&printed)?)
+    }))
 }
 
 /// The column `usec/xfer` of the only row.

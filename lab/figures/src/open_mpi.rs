@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use bywire_measure::pin;
+use bywire_results::cell::Unit;
 
-use crate::contest::{Contestant, Taken};
-use crate::lab::SHORT_BYTES;
+use crate::contestant::{Contestant, SHORT_BYTES, Samples};
+use crate::series::Metric;
 
 const PROGRAM: &str = include_str!("ping_pong.c");
 
@@ -30,28 +31,21 @@ const MPIRUN: [&str; 15] = [
     "cma",
 ];
 
-/// All of it in one run: series `mpi latency`, `mpi latency mean` (ns), and by size `mpi stream SIZE` (bytes per
-/// second), of short messages also `mpi stream SIZE messages`. Payloads are written before they are sent and read after they arrive.
-/// The program is built in `directory`.
+/// All of it in one run: the median half-RTT, [`Metric::Mean`], for each length [`Metric::Rate`], and of short messages
+/// [`Metric::Messages`]. Payloads are written before they are sent and read after they arrive. The program is built in
+/// `directory`.
 ///
 /// # Errors
 /// No compiler for MPI, no `mpirun`, or one that refuses the program.
-pub fn contestant(name: &str, directory: &Path) -> Result<Contestant> {
+pub fn contestant(directory: &Path) -> Result<Contestant> {
     let program = build(directory, "ping_pong", PROGRAM)?;
     let (source, target) = pin::two_cores();
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!("mpirun -np 2 {} ping_pong {source} {target}", MPIRUN.join(" ")),
-        take: Box::new(move || {
-            let mut command = launcher();
-            command
-                .args(["-np", "2"])
-                .args(MPIRUN)
-                .arg(&program)
-                .args([source, target].map(|c| c.to_string()));
-            Ok(Taken { values: values(&printed(&mut command)?)?, ..Taken::default() })
-        }),
-    })
+    let command = format!("mpirun -np 2 {} ping_pong {source} {target}", MPIRUN.join(" "));
+    Ok(Contestant::adapter(command, Unit::Nanoseconds, move || {
+        let mut command = launcher();
+        command.args(["-np", "2"]).args(MPIRUN).arg(&program);
+        samples(&printed(command.args([source, target].map(|core| core.to_string())))?)
+    }))
 }
 
 /// Open MPI's launcher, which root has to permit itself.
@@ -91,27 +85,26 @@ pub fn build(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
 }
 
 /// Parses lines of `latency MEDIAN MEAN` and `stream SIZE MESSAGES_PER_SECOND`, and ignores others.
-fn values(printed: &str) -> Result<Vec<(String, f64)>> {
-    let mut values = Vec::new();
+fn samples(printed: &str) -> Result<Samples> {
+    let mut samples = Samples::new();
     for line in printed.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |index: usize| words.get(index)?.parse::<f64>().ok().filter(|number| *number > 0.0);
         match (words.first(), number(1), number(2)) {
             (Some(&"latency"), Some(median), Some(mean)) => {
-                values.push(("mpi latency".to_owned(), median));
-                values.push(("mpi latency mean".to_owned(), mean));
+                samples.extend([(Metric::Value, median), (Metric::Mean, mean)]);
             }
             (Some(&"stream"), Some(size), Some(messages)) => {
-                values.push((format!("mpi stream {size}"), messages * size));
+                samples.push((Metric::Rate(size as u64), messages * size));
                 if size <= SHORT_BYTES as f64 {
-                    values.push((format!("mpi stream {size} messages"), messages));
+                    samples.push((Metric::Messages, messages));
                 }
             }
             _ => {}
         }
     }
-    ensure!(!values.is_empty(), "the program under mpirun prints no figures");
-    Ok(values)
+    ensure!(!samples.is_empty(), "the program under mpirun prints no figures");
+    Ok(samples)
 }
 
 #[cfg(test)]
@@ -120,14 +113,14 @@ mod tests {
 
     #[test]
     fn figures_are_found_between_other_lines() {
-        let values = values("a warning\nlatency 298.5 310\nstream 8 1000\nstream x 1\n").unwrap();
+        let found = samples("a warning\nlatency 298.5 310\nstream 8 1000\nstream x 1\n").unwrap();
         let expected = [
-            ("mpi latency", 298.5),
-            ("mpi latency mean", 310.0),
-            ("mpi stream 8", 8000.0),
-            ("mpi stream 8 messages", 1000.0),
+            (Metric::Value, 298.5),
+            (Metric::Mean, 310.0),
+            (Metric::Rate(8), 8000.0),
+            (Metric::Messages, 1000.0),
         ];
-        assert_eq!(values, expected.map(|(name, value)| (name.to_owned(), value)));
-        assert!(super::values("nothing\n").is_err());
+        assert_eq!(found, expected);
+        assert!(samples("nothing\n").is_err());
     }
 }

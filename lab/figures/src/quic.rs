@@ -20,7 +20,7 @@ use quinn::{
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 
 use crate::bare_udp::What;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 use crate::rival_pair;
 
 /// The first argument of a process that plays an end.
@@ -37,8 +37,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A ping-pong of 8 bytes between ends that sleep (median half-RTT in ns), or a stream of messages of 1 MiB (bytes per
 /// second).
-pub fn contestant(name: &str, namespaces: &Arc<Namespaces>, what: What, seconds: f64) -> Contestant {
-    let (series, namespaces) = (name.to_owned(), Arc::clone(namespaces));
+pub fn contestant(namespaces: &Arc<Namespaces>, what: What, seconds: f64) -> Contestant {
+    let namespaces = Arc::clone(namespaces);
     let take = move || {
         let (source_core, target_core) = pin::two_cores();
         let address = SocketAddr::new(namespaces.target.address().into(), PORT).to_string();
@@ -56,13 +56,9 @@ pub fn contestant(name: &str, namespaces: &Arc<Namespaces>, what: What, seconds:
             },
             Duration::from_secs_f64(seconds) + TIMEOUT,
         )?;
-        Ok(Taken::one(&series, printed.trim().parse()?))
+        Ok(printed.trim().parse()?)
     };
-    Contestant {
-        name: name.to_owned(),
-        command: "./x figures links (quinn)".to_owned(),
-        take: Box::new(take),
-    }
+    Contestant::of_value("./x figures links (quinn)", what.unit(), take)
 }
 
 /// Plays an end: `target WHAT CORE ADDRESS ""`, which prints its certificate, or `source WHAT CORE ADDRESS CERTIFICATE

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use bywire_command::provider;
+use bywire_results::cell::Unit;
 
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 use crate::open_mpi;
 
 const PROGRAM: &str = include_str!("quiet_connections.c");
@@ -11,29 +12,24 @@ const PROGRAM: &str = include_str!("quiet_connections.c");
 /// Rank 0 is connected to all others but one while it measures.
 const RANKS: &str = "33";
 
-/// Series `name`: the bytes that a connection takes at both ends, of Open MPI over Bywire on one machine.
+/// The bytes that a connection takes at both ends, of Open MPI over Bywire on one machine.
 ///
 /// # Errors
 /// No compiler for MPI, or no provider.
-pub fn contestant(name: &str) -> Result<Contestant> {
+pub fn contestant() -> Result<Contestant> {
     let directory = tempfile::tempdir()?;
     let program = open_mpi::build(directory.path(), "quiet_connections", PROGRAM)?;
     let provider = provider::directory()?;
-    let series = name.to_owned();
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!("mpirun -np {RANKS} quiet_connections DIRECTORY"),
-        take: Box::new(move || {
-            // One of its own for each job.
-            let files = tempfile::tempdir_in(&directory)?;
-            let mut command = open_mpi::launcher();
-            command.args(["-np", RANKS, "--oversubscribe", "--bind-to", "none"]);
-            command.args(provider::options()).envs(provider::variables(&provider));
-            command.args(["-x", "BYWIRE_RUNTIME_DIR"]).env("BYWIRE_RUNTIME_DIR", files.path());
-            let printed = open_mpi::printed(command.arg(&program).arg(files.path()))?;
-            Ok(Taken::one(&series, bytes(&printed)?))
-        }),
-    })
+    let command = format!("mpirun -np {RANKS} quiet_connections DIRECTORY");
+    Ok(Contestant::of_value(command, Unit::Bytes, move || {
+        // One of its own for each job.
+        let files = tempfile::tempdir_in(&directory)?;
+        let mut command = open_mpi::launcher();
+        command.args(["-np", RANKS, "--oversubscribe", "--bind-to", "none"]);
+        command.args(provider::options()).envs(provider::variables(&provider));
+        command.args(["-x", "BYWIRE_RUNTIME_DIR"]).env("BYWIRE_RUNTIME_DIR", files.path());
+        bytes(&open_mpi::printed(command.arg(&program).arg(files.path()))?)
+    }))
 }
 
 fn bytes(printed: &str) -> Result<f64> {

@@ -2,8 +2,9 @@
 //! connection left out.
 
 use anyhow::Result;
+use bywire_results::cell::Unit;
 
-use crate::contest::Contestant;
+use crate::contestant::Contestant;
 use crate::ethernet::{self, Ends, Join};
 
 /// How the server and the client of a reference program are connected.
@@ -24,14 +25,13 @@ pub const SOCKPERF_BYTES: u64 = 14;
 /// Not iperf3's: what that leaves behind keeps sockperf, which reuses no address, from listening there for a minute.
 const SOCKPERF_PORT: &str = "5202";
 
-/// One TCP connection of iperf3 with `options` of its client, after a second that is left out: series `name`, received bytes
-/// per second.
-pub fn iperf3(name: &str, network: Network, options: &'static [&str]) -> Contestant {
+/// One TCP connection of iperf3 with `options` of its client, after a second that is left out: received bytes per second.
+pub fn iperf3(network: Network, options: &'static [&str]) -> Contestant {
     let block = IPERF3_BLOCK_BYTES.to_string();
     let fixed = ["-l", &block, "-O", "1", "-t", "1"].map(str::to_owned);
     let told: Vec<String> = fixed.into_iter().chain(options.iter().map(|word| (*word).to_owned())).collect();
     let command = format!("iperf3 -c TARGET {}", told.join(" "));
-    ethernet::program_contestant(name, &command, "iperf3", move || {
+    ethernet::program_contestant(&command, "iperf3", Unit::BytesPerSecond, move || {
         network.between(|ends| {
             let mut client = vec!["iperf3", "-c", &ends.address, "-J"];
             client.extend(told.iter().map(String::as_str));
@@ -40,11 +40,11 @@ pub fn iperf3(name: &str, network: Network, options: &'static [&str]) -> Contest
     })
 }
 
-/// A ping-pong of sockperf over TCP: series `name`, half-RTT in ns.
-pub fn sockperf(name: &str, network: Network) -> Contestant {
+/// A ping-pong of sockperf over TCP: half-RTT in ns.
+pub fn sockperf(network: Network) -> Contestant {
     let size = SOCKPERF_BYTES.to_string();
     let command = format!("sockperf pp --tcp -i TARGET -t 1 -m {size}");
-    ethernet::program_contestant(name, &command, "sockperf", move || {
+    ethernet::program_contestant(&command, "sockperf", Unit::Nanoseconds, move || {
         network.between(|ends| {
             let server = ["sockperf", "sr", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];
             let client = ["sockperf", "pp", "--tcp", "-i", &ends.address, "-p", SOCKPERF_PORT];

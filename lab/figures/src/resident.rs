@@ -6,11 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use bywire_measure::interrupt::Leader;
+use bywire_results::cell::Unit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::carried::{End, Mode, Testbed};
-use crate::child_guard::ChildGuard;
-use crate::contest::{Contestant, Taken};
+use crate::contestant::Contestant;
 
 /// The first arguments of the two ends.
 pub const SERVER: &str = "__resident-server";
@@ -24,15 +25,14 @@ const CONNECTIONS: usize = 1000;
 const ROUNDS: usize = 40;
 
 /// Bytes of both ends together for each connection, over those of plain TCP: proportional set sizes, so that what both
-/// have mapped counts once. Series `name`.
-pub fn contestant(name: &str) -> Contestant {
-    let series = name.to_owned();
-    let take = move || {
+/// have mapped counts once.
+pub fn contestant() -> Contestant {
+    let take = || {
         let more = resident_bytes(Mode::Carried)? - resident_bytes(Mode::Plain)?;
-        Ok(Taken::one(&series, more / CONNECTIONS as f64))
+        Ok(more / CONNECTIONS as f64)
     };
     let command = format!("./x figures sockets ({CONNECTIONS} connections after {ROUNDS} bytes each mode)");
-    Contestant { name: name.to_owned(), command, take: Box::new(take) }
+    Contestant::of_value(command, Unit::Bytes, take)
 }
 
 /// The end that listens: says its port, echoes, and says that it is idle.
@@ -96,8 +96,8 @@ fn resident_bytes(mode: Mode) -> Result<f64> {
     let this = std::env::current_exe()?.display().to_string();
     let begin = |end: End, words: &[&str]| -> Result<_> {
         let mut command = testbed.command(end, true, words);
-        let mut running = ChildGuard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
-        let output = running.0.stdout.take().context("a process without output")?;
+        let mut running = Leader::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let output = running.child.stdout.take().context("a process without output")?;
         Ok((running, BufReader::new(output).lines()))
     };
     let (server, mut told) = begin(End::Server, &[&this, SERVER])?;
@@ -107,7 +107,7 @@ fn resident_bytes(mode: Mode) -> Result<f64> {
         let line = lines.next().context("an end has died")??;
         ensure!(line == "idle", "an end said {line}");
     }
-    Ok(proportional_bytes(server.0.id())? + proportional_bytes(client.0.id())?)
+    Ok(proportional_bytes(server.child.id())? + proportional_bytes(client.child.id())?)
 }
 
 /// The proportional set size of a process.

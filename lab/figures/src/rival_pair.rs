@@ -5,15 +5,15 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{INTERFACE, Namespace, Namespaces, PREFIX_LENGTH};
 use bywire_measure::pin;
-
-use crate::child_guard::ChildGuard;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -83,14 +83,14 @@ pub fn ends(
     source: impl FnOnce(&str) -> Vec<String>,
     timeout: Duration,
 ) -> Result<String> {
-    let start = |namespace: &Namespace, words: Vec<String>| -> Result<ChildGuard> {
+    let start = |namespace: &Namespace, words: Vec<String>| -> Result<Leader> {
         let mut command = Command::new("/proc/self/exe");
         namespace.enter(&mut command)?;
         command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(ChildGuard(command.spawn()?))
+        Ok(Leader::start(&mut command)?)
     };
     let mut answering = start(&namespaces.target, target)?;
-    let said = answering.0.stdout.take().context("the target has no output")?;
+    let said = answering.child.stdout.take().context("the target has no output")?;
     let mut line = String::new();
     BufReader::new(said).read_line(&mut line)?;
     if line.is_empty() {
@@ -100,10 +100,20 @@ pub fn ends(
     start(&namespaces.source, source(line.trim()))?.printed("the source", timeout)
 }
 
+/// Starts this program with the arguments `part` and `directory`. Its standard output is piped to this process.
+///
+/// # Errors
+/// No process can be started.
+pub fn start_part(part: &str, directory: &Path) -> Result<Leader> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(part).arg(directory).stdout(Stdio::piped());
+    Leader::start(&mut command).with_context(|| format!("cannot start a process as {part}"))
+}
+
 /// Programs such as UCX look for interfaces in `/sys`, which shows those of the namespace that it was mounted in.
 const WITH_OWN_SYS: &str = "mount -t sysfs sysfs /sys && exec \"$@\"";
 
-fn start(command: Command, core: u32, namespace: Option<&Namespace>) -> Result<ChildGuard> {
+fn start(command: Command, core: u32, namespace: Option<&Namespace>) -> Result<Leader> {
     let core = core.to_string();
     let mut words: Vec<&OsStr> = ["taskset", "-c", &core].map(OsStr::new).to_vec();
     if namespace.is_some() {
@@ -115,11 +125,11 @@ fn start(command: Command, core: u32, namespace: Option<&Namespace>) -> Result<C
     pinned.args(&words[1..]).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     namespace.map_or(Ok(()), |namespace| namespace.enter(&mut pinned))?;
     pinned.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    pinned.spawn().map(ChildGuard).context("cannot start a rival by taskset (util-linux)")
+    Leader::start(&mut pinned).context("cannot start a rival by taskset (util-linux)")
 }
 
 /// Until the server listens: an attempt to connect would be its only client.
-fn await_listener(program: &str, port: u16, server: &mut ChildGuard) -> Result<()> {
+fn await_listener(program: &str, port: u16, server: &mut Leader) -> Result<()> {
     let started = Instant::now();
     let is_listening = |table: &str| {
         // "sl local_address rem_address st …", the address as hexadecimal IP:PORT; 0A is LISTEN.
@@ -129,9 +139,9 @@ fn await_listener(program: &str, port: u16, server: &mut ChildGuard) -> Result<(
                 && fields.get(3) == Some(&"0A")
         })
     };
-    let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", server.0.id()));
+    let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", server.child.id()));
     while !tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|text| is_listening(&text))) {
-        ensure!(server.0.try_wait()?.is_none(), "the server of {program} has ended before it listened");
+        ensure!(server.child.try_wait()?.is_none(), "the server of {program} has ended before it listened");
         ensure!(started.elapsed() < TIMEOUT, "the server of {program} does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }

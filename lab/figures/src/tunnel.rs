@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 
-use crate::child_guard::ChildGuard;
 use crate::ethernet::{Join, inside};
 
 /// The interface that programs see.
@@ -40,7 +40,7 @@ pub struct Rival {
     pub is_encrypted: bool,
     /// The programs that it needs, with their Debian packages.
     programs: &'static [(&'static str, &'static str)],
-    start: fn(&Rival, &[Side; 2], &Path) -> Result<Vec<ChildGuard>>,
+    start: fn(&Rival, &[Side; 2], &Path) -> Result<Vec<Leader>>,
 }
 
 /// Those within one machine, without encryption. Each has the longest MTU that it takes, up to 9000.
@@ -125,7 +125,7 @@ impl Rival {
             look.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
             ensure!(
                 look.status()?.success(),
-                "{program} is not installed: the script of this benchmark installs it as root, or apt-get install {package}"
+                "{program} is not installed: `./x figures` installs it as root, or apt-get install {package}"
             );
         }
         Namespaces::joined(|source, target| {
@@ -136,7 +136,7 @@ impl Rival {
             for side in &sides {
                 self.bring_up(side)?;
             }
-            let processes = daemons.iter().map(|daemon| daemon.0.id()).collect();
+            let processes = daemons.iter().map(|daemon| daemon.child.id()).collect();
             Ok(NamespaceLink { name: self.name, processes, kept: Box::new((daemons, directory)) })
         })
     }
@@ -165,11 +165,11 @@ fn underlay(sides: &[Side; 2], mtu: u32) -> Result<()> {
     Ok(())
 }
 
-fn daemon(side: &Side, words: &[&str]) -> Result<ChildGuard> {
+fn daemon(side: &Side, words: &[&str]) -> Result<Leader> {
     let mut command = inside(side.namespace, None, words)?;
     // An open standard input: some programs exit when it is closed.
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(ChildGuard(command.spawn().with_context(|| format!("cannot start {}", words[0]))?))
+    Leader::start(&mut command).with_context(|| format!("cannot start {}", words[0]))
 }
 
 /// Tries until it succeeds, or until a daemon would have been ready.
@@ -197,7 +197,7 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a directory without a name")
 }
 
-fn vxlan(_: &Rival, sides: &[Side; 2], _: &Path) -> Result<Vec<ChildGuard>> {
+fn vxlan(_: &Rival, sides: &[Side; 2], _: &Path) -> Result<Vec<Leader>> {
     for (own, side) in sides.iter().enumerate() {
         let (here, there) = (UNDERLAY[own], UNDERLAY[1 - own]);
         side.namespace
@@ -209,7 +209,7 @@ fn vxlan(_: &Rival, sides: &[Side; 2], _: &Path) -> Result<Vec<ChildGuard>> {
     Ok(Vec::new())
 }
 
-fn openvpn(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn openvpn(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     let files = ["source", "target"].map(|name| directory.join(name));
     let mut fingerprints = Vec::new();
     for file in files.iter().filter(|_| rival.is_encrypted) {
@@ -249,7 +249,7 @@ fn certificate(file: &Path) -> Result<String> {
     Ok(fingerprint.to_owned())
 }
 
-fn vde(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn vde(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     let switch = directory.join("switch");
     let switch = text(&switch)?;
     let mut all = vec![daemon(&sides[0], &["vde_switch", "-s", switch])?];
@@ -264,7 +264,7 @@ fn vde(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>
 }
 
 /// Two nodes that know each other's keys.
-fn tinc(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn tinc(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     let names = ["source", "target"];
     let home = |name: &str| directory.join(name);
     // Its own cipher and digest otherwise.
@@ -297,7 +297,7 @@ fn tinc(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildG
 }
 
 /// Two hosts of one authority, which know where the other one is. All else is as it comes.
-fn nebula(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn nebula(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     let names = ["source", "target"];
     let file = |name: &str| directory.join(name);
     let (authority, authority_key) = (file("ca.crt"), file("ca.key"));
@@ -329,7 +329,7 @@ fn nebula(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Chil
     Ok(daemons)
 }
 
-fn wireguard_go(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn wireguard_go(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     // Both have their sockets in one directory, under the names of their interfaces.
     let names = ["s", "t"].map(|end| format!("wg{}{end}", std::process::id()));
     let mut daemons = Vec::new();
@@ -346,7 +346,7 @@ fn wireguard_go(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Ch
     Ok(daemons)
 }
 
-fn kernel_wireguard(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<ChildGuard>> {
+fn kernel_wireguard(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
     let keys = wireguard_keys(directory)?;
     for (own, side) in sides.iter().enumerate() {
         let made = side.namespace.configure(&format!("link add {INTERFACE} type wireguard\n"));

@@ -4,39 +4,33 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use bywire_results::cell::Unit;
 
-use crate::contest::{Contestant, Taken};
-use crate::lab::SHORT_BYTES;
+use crate::contestant::{Contestant, SHORT_BYTES, Samples};
 use crate::rival_pair::Place;
+use crate::series::Metric;
 
-/// A ping-pong by tag matching: `name` is the median half-RTT in ns, `name mean` the mean.
+/// A ping-pong by tag matching: the median half-RTT, and [`Metric::Mean`].
 ///
 /// # Errors
 /// UCX is not installed.
-pub fn latency(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
-    let series = name.to_owned();
-    contestant(name, place, "tag_lat", size_bytes, iterations, move |figures| {
-        Ok(vec![
-            (series.clone(), 1e3 * column(figures, "50.0_percentile_lat")?),
-            (format!("{series} mean"), 1e3 * column(figures, "overall_lat")?),
-        ])
+pub fn latency(place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+    contestant(place, Unit::Nanoseconds, "tag_lat", size_bytes, iterations, |figures| {
+        let us = |name| Ok::<_, anyhow::Error>(1e3 * column(figures, name)?);
+        Ok(vec![(Metric::Value, us("50.0_percentile_lat")?), (Metric::Mean, us("overall_lat")?)])
     })
 }
 
-/// A stream by tag matching: `name` is in bytes per second, `name messages` (short ones) in messages per second.
-/// Payloads are neither written nor read.
+/// A stream by tag matching in bytes per second, and of short messages [`Metric::Messages`]. Payloads are neither written nor
+/// read.
 ///
 /// # Errors
 /// UCX is not installed.
-pub fn stream(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
-    let series = name.to_owned();
-    contestant(name, place, "tag_bw", size_bytes, iterations, move |figures| {
+pub fn stream(place: &Place, size_bytes: u64, iterations: u64) -> Result<Contestant> {
+    contestant(place, Unit::BytesPerSecond, "tag_bw", size_bytes, iterations, move |figures| {
         let messages = column(figures, "overall_mr")?;
-        let mut values = vec![(series.clone(), messages * size_bytes as f64)];
-        if size_bytes <= SHORT_BYTES {
-            values.push((format!("{series} messages"), messages));
-        }
-        Ok(values)
+        let counted = (size_bytes <= SHORT_BYTES).then_some((Metric::Messages, messages));
+        Ok(std::iter::once((Metric::Value, messages * size_bytes as f64)).chain(counted).collect())
     })
 }
 
@@ -44,12 +38,12 @@ pub fn stream(name: &str, place: &Place, size_bytes: u64, iterations: u64) -> Re
 type Figures = Vec<(String, f64)>;
 
 fn contestant(
-    name: &str,
     place: &Place,
+    unit: Unit,
     test: &'static str,
     size_bytes: u64,
     iterations: u64,
-    values: impl Fn(&Figures) -> Result<Vec<(String, f64)>> + 'static,
+    samples: impl Fn(&Figures) -> Result<Samples> + 'static,
 ) -> Result<Contestant> {
     let found = Command::new("ucx_perftest").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.context("ucx_perftest is not installed: run apt-get install ucx-utils")?;
@@ -57,27 +51,23 @@ fn contestant(
     let warmup = (iterations / 10).to_string();
     let (size, count) = (size_bytes.to_string(), iterations.to_string());
     let place = place.clone();
-    Ok(Contestant {
-        name: name.to_owned(),
-        command: format!(
-            "UCX_TLS={transports} ucx_perftest HOST -t {test} -s {size_bytes} -n {iterations} -w {warmup} -v"
-        ),
-        take: Box::new(move || {
-            // Somebody could take the port in between; then this pair fails and says so.
-            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-            let number = port.to_string();
-            let start = |arguments: &[&str]| {
-                let mut command = Command::new("ucx_perftest");
-                command.args(arguments).args(["-p", &number]);
-                command.env("UCX_TLS", transports).env("UCX_LOG_LEVEL", "error");
-                command
-            };
-            let address = place.address();
-            let client = [&address, "-t", test, "-s", &size, "-n", &count, "-w", &warmup, "-v"];
-            let printed = place.run(start(&[]), start(&client), port)?;
-            Ok(Taken { values: values(&figures(&printed)?)?, ..Taken::default() })
-        }),
-    })
+    let command = format!(
+        "UCX_TLS={transports} ucx_perftest HOST -t {test} -s {size_bytes} -n {iterations} -w {warmup} -v"
+    );
+    Ok(Contestant::adapter(command, unit, move || {
+        // Somebody could take the port in between; then this pair fails and says so.
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let number = port.to_string();
+        let start = |arguments: &[&str]| {
+            let mut command = Command::new("ucx_perftest");
+            command.args(arguments).args(["-p", &number]);
+            command.env("UCX_TLS", transports).env("UCX_LOG_LEVEL", "error");
+            command
+        };
+        let address = place.address();
+        let client = [&address, "-t", test, "-s", &size, "-n", &count, "-w", &warmup, "-v"];
+        samples(&figures(&place.run(start(&[]), start(&client), port)?)?)
+    }))
 }
 
 /// Its CSV: a heading, and the last line that fits it.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use bywire_command::plain::one_line;
 use bywire_results::cell::{Absence, Cell, SESSION_SCHEMA, Session};
 use bywire_results::store::{self, Store};
 use rand::seq::SliceRandom;
@@ -454,7 +455,11 @@ impl Running {
 }
 
 fn absence(level: &str, test: Option<&str>, error: &anyhow::Error) -> Absence {
-    Absence { level: level.to_owned(), test: test.map(str::to_owned), reason: format!("{error:#}") }
+    Absence {
+        level: level.to_owned(),
+        test: test.map(str::to_owned),
+        reason: one_line(&format!("{error:#}")),
+    }
 }
 
 fn entries(requests: Vec<Request>) -> Vec<Entry> {

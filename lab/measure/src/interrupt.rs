@@ -1,11 +1,13 @@
 //! Interrupts (Ctrl-C): running workers end at once, and measured pairs are kept.
 
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use bywire_command::exit_status::INTERRUPTED;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -67,18 +69,43 @@ impl Group {
 
 /// A process in a group of its own, which ends with an interrupt. Dropping it ends the group.
 #[derive(Debug)]
-pub(crate) struct Leader {
+pub struct Leader {
     /// The process itself.
-    pub(crate) child: Child,
+    pub child: Child,
     group: Option<Group>,
 }
 
 impl Leader {
     /// Starts it.
-    pub(crate) fn start(command: &mut Command) -> std::io::Result<Self> {
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let group = Pid::from_raw(child.id() as i32).map(Group::of);
         Ok(Self { child, group })
+    }
+
+    /// Its output until it exits. Both output streams are piped and neither is long.
+    ///
+    /// # Errors
+    /// It does not end within `timeout`, or fails: then with the last line that it printed.
+    pub fn printed(mut self, program: &str, timeout: Duration) -> Result<String> {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            ensure!(started.elapsed() < timeout, "{program} has not ended after {} s", timeout.as_secs());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let output = self.child.stdout.take().map(io::read_to_string).transpose()?.unwrap_or_default();
+        let errors = self.child.stderr.take().map(io::read_to_string).transpose()?.unwrap_or_default();
+        if !status.success() {
+            let last = errors.lines().last().or(output.lines().last());
+            bail!("{program}: {status}: {}", last.unwrap_or("it printed nothing"));
+        }
+        Ok(output)
     }
 
     /// Ends it and all of its group.

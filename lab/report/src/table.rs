@@ -1,7 +1,7 @@
 //! A table: one value, drawn as text for a terminal, as HTML, as Markdown and as CSV.
 
 use bywire_results::csv;
-use maud::{Markup, html};
+use maud::html;
 
 /// Rows under named columns, with a title.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,20 @@ pub struct Entry {
     pub text: String,
     /// Smaller lines below it on a page. Other drawings leave them out.
     pub notes: Vec<String>,
-    /// True for a command.
-    pub is_code: bool,
+    /// What its text is.
+    pub markup: Markup,
+}
+
+/// What the text of an entry is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Markup {
+    /// Text.
+    #[default]
+    Plain,
+    /// A command.
+    Code,
+    /// Markdown, which a page of Markdown has as it is.
+    Markdown,
 }
 
 impl Column {
@@ -73,7 +85,12 @@ impl Row {
 impl Entry {
     /// A command.
     pub fn code(text: impl Into<String>) -> Self {
-        Self { is_code: true, ..Self::from(text.into()) }
+        Self { markup: Markup::Code, ..Self::from(text.into()) }
+    }
+
+    /// Text that is Markdown already.
+    pub fn marked(text: impl Into<String>) -> Self {
+        Self { markup: Markup::Markdown, ..Self::from(text.into()) }
     }
 
     /// Adds a smaller line.
@@ -127,7 +144,7 @@ impl Table {
     }
 
     /// For a page.
-    pub fn html(&self) -> Markup {
+    pub fn html(&self) -> maud::Markup {
         let rows = html! {
             @for row in &self.rows { tr class=[row.is_disturbed.then_some("unusable")] {
                 @for (index, (entry, column)) in row.entries.iter().zip(&self.columns).enumerate() {
@@ -164,24 +181,25 @@ impl Table {
 }
 
 impl Entry {
-    fn html(&self) -> Markup {
+    fn html(&self) -> maud::Markup {
         html! {
-            @if self.is_code { code { (self.text) } } @else { (self.text) }
+            @if self.markup == Markup::Code { code { (self.text) } } @else { (self.text) }
             @for note in &self.notes { small { (note) } }
         }
     }
 
     fn markdown(&self) -> String {
-        match self.is_code {
-            true if self.text.is_empty() => String::new(),
-            true => format!("`{}`", self.text.replace('|', "\\|")),
-            false => escaped(&self.text),
+        match self.markup {
+            Markup::Code if self.text.is_empty() => String::new(),
+            Markup::Code => format!("`{}`", self.text.replace('|', "\\|")),
+            Markup::Markdown => self.text.replace('|', "\\|"),
+            Markup::Plain => escaped(&self.text),
         }
     }
 }
 
 /// Bodies below a heading. On a narrow page they scroll by themselves, also by keyboard, and the page shows that they do so.
-pub fn scroll_groups(label: &str, columns: &[Column], bodies: Markup) -> Markup {
+pub fn scroll_groups(label: &str, columns: &[Column], bodies: maud::Markup) -> maud::Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(label) {
             table {
@@ -219,15 +237,19 @@ mod tests {
         let rows = vec![
             Row::of([Entry::from("a|b").note(Some("small".to_owned())), "1.5 µs".into(), "".into()]),
             Row {
-                is_disturbed: true, ..Row::of([Entry::code("bywire measure"), "12 µs".into(), "".into()])
+                is_disturbed: true,
+                ..Row::of([Entry::code("bywire measure"), Entry::marked("**12 µs**"), "".into()])
             },
         ];
         let table = Table::new("title", Column::named(1, ["what", "time", "nothing"]), rows);
-        assert_eq!(table.text(), "what              time\na|b             1.5 µs\nbywire measure   12 µs\n");
+        assert_eq!(
+            table.text(),
+            "what                 time\na|b                1.5 µs\nbywire measure  **12 µs**\n"
+        );
         let markdown = "| what | time | nothing |\n| :--- | ---: | ---: |\n| a\\|b | 1.5 µs |  |\n\
-                        | `bywire measure` | 12 µs |  |\n";
+                        | `bywire measure` | **12 µs** |  |\n";
         assert_eq!(table.markdown(), markdown);
-        assert_eq!(table.csv(), "what,time,nothing\r\na|b,1.5 µs,\r\nbywire measure,12 µs,\r\n");
+        assert_eq!(table.csv(), "what,time,nothing\r\na|b,1.5 µs,\r\nbywire measure,**12 µs**,\r\n");
         let html = table.html().into_string();
         for part in [
             "<th scope=\"col\">what</th><th class=\"figure\" scope=\"col\">time</th>",

@@ -1,14 +1,15 @@
-//! Measures other people's programs in turn with the laboratory, doing the same as far as each of them can.
+//! Other people's programs in turn with the laboratory, doing the same as far as each of them can.
 
 use std::process::ExitCode;
 use std::rc::Rc;
 
 use bywire_command::exit_status;
-use bywire_figures::contest::Contest;
-use bywire_figures::ethernet;
+use bywire_figures::contestant::{Contest, Contestant};
+use bywire_figures::figures::Figures;
+use bywire_figures::page;
 use bywire_figures::program::{self, Arguments};
 use bywire_figures::reference::{self, Network};
-use bywire_figures::table;
+use bywire_figures::series::value;
 use bywire_measure::ethernet::{FrameLink, Link};
 use bywire_measure::measure::Request;
 use bywire_results::cell::DISTURBED;
@@ -104,23 +105,17 @@ const KNOBS: [(&str, &str, &str); 10] = [
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    exit_status::of(
-        "accuracy",
-        match words.first().map(String::as_str) {
-            Some("__worker") => bywire_measure::worker::run(),
-            Some("eth") => program::become_bywire(&words),
-            _ => {
-                let Accuracy { arguments, over, knobs } = Accuracy::parse();
-                let mut ways = ways();
-                ways.retain(|way| over.as_ref().is_none_or(|over| over.iter().any(|name| name == way.0)));
-                arguments.run(
-                    |pair_seconds| contestants(&ways, knobs, pair_seconds),
-                    |contest| page(&ways, knobs, contest),
-                )
-            }
-        },
-    )
+    let run = || {
+        let Accuracy { arguments, over, knobs } = Accuracy::parse();
+        let mut ways = ways();
+        ways.retain(|way| over.as_ref().is_none_or(|over| over.iter().any(|name| name == way.0)));
+        arguments.run(
+            "accuracy",
+            |pair_seconds| contestants(&ways, knobs, pair_seconds),
+            |figures| page(&ways, knobs, figures),
+        )
+    };
+    exit_status::of("accuracy", program::play().unwrap_or_else(run))
 }
 
 /// A way by its name, and by its link where it has one.
@@ -168,70 +163,62 @@ fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
             let name = format!("{name} {place}");
             let contestant = match stream {
-                Laboratory(change, true) => ethernet::settled(&name, change(like.clone())),
-                Laboratory(change, false) => ethernet::laboratory(&name, change(like.clone()), pair_seconds),
-                Iperf3(options) => reference::iperf3(&name, way.clone(), options),
+                Laboratory(change, true) => Contestant::settled(change(like.clone())),
+                Laboratory(change, false) => Contestant::fresh(change(like.clone()), pair_seconds),
+                Iperf3(options) => reference::iperf3(way.clone(), options),
             };
-            contest.add(&name, Ok(contestant));
+            contest.add(name, Ok(contestant));
         }
         if knobs {
             continue;
         }
-        let name = format!("latency {place}");
         let latency = over("latency", reference::SOCKPERF_BYTES);
         // One pair may have another gait than the next; sockperf's single one runs for as long as all of these.
-        contest.add(&name, Ok(ethernet::whole(&name, latency, pair_seconds)));
-        let name = format!("sockperf {place}");
-        contest.add(&name, Ok(reference::sockperf(&name, way)));
+        contest.add(format!("latency {place}"), Ok(Contestant::whole(latency, pair_seconds)));
+        contest.add(format!("sockperf {place}"), Ok(reference::sockperf(way)));
     }
     contest
 }
 
-fn page(ways: &[Joined], knobs: bool, contest: &Contest) -> String {
-    let mut page = table::machine();
-    let titles = match knobs {
-        true => {
-            page.push_str(&format!(
-                "\nOne TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
+fn page(ways: &[Joined], knobs: bool, figures: &Figures) -> String {
+    let (about, titles) = match knobs {
+        true => (
+            format!(
+                "One TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
                  time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out, \
-                 and have {CONGESTION} for congestion control; the system's own is {}.\n\n",
+                 and have {CONGESTION} for congestion control; the system's own is {}.",
                 system_congestion()
-            ));
-            ["over", "what is different", "rate with it", "without it", "ratio"]
-        }
-        false => {
-            page.push_str(&format!(
-                "\nOne TCP connection, by rate; the ratio is the laboratory's over iperf3's. Congestion control: {} where each is as it \
-                 comes and where the system chooses, else {CONGESTION}.\n\n",
+            ),
+            ["over", "what is different", "rate with it", "without it", "ratio"],
+        ),
+        false => (
+            format!(
+                "One TCP connection, by rate; the ratio is the laboratory's over iperf3's. Congestion control: {} where each is as it \
+                 comes and where the system chooses, else {CONGESTION}.",
                 system_congestion()
-            ));
-            ["over", "what is compared", "laboratory", "iperf3", "ratio"]
-        }
+            ),
+            ["over", "what is compared", "laboratory", "iperf3", "ratio"],
+        ),
     };
-    page.push_str(&table::heading(&titles));
-    for (place, _) in ways {
-        for (own, other, about) in rows(knobs) {
-            let [own, other] = [own, other].map(|name| format!("{name} {place}"));
-            page.push_str(&compared(contest, place, about, [&own, &other], table::rate));
-        }
-    }
+    let compared = |place: &str, about: &str, [own, other]: [&str; 2]| {
+        let names = [own, other].map(|name| format!("{name} {place}"));
+        let [own, other] = names.each_ref().map(|name| value(name));
+        let ratio = figures.rounds().ratio(own, other).map(|_| page::ratio(figures, own, other));
+        let told = |series| page::told(figures, series);
+        vec![place.to_owned(), about.to_owned(), told(own), told(other), ratio.unwrap_or_default()]
+    };
+    let streams = ways.iter().flat_map(|(place, _)| {
+        rows(knobs).iter().map(move |(own, other, about)| compared(place, about, [own, other]))
+    });
+    let mut page = format!("{}\n{about}\n\n{}", page::machine(figures), page::table(2, titles, streams));
     if !knobs {
-        page.push_str("\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n");
+        let about = "ends that sleep, one blocking call each";
+        let rows = ways.iter().map(|(place, _)| compared(place, about, ["latency", "sockperf"]));
         let titles = ["over", "what is compared", "laboratory", "sockperf", "ratio"];
-        page.push_str(&table::heading(&titles));
-        for (place, _) in ways {
-            let [own, other] = ["latency", "sockperf"].map(|name| format!("{name} {place}"));
-            let about = "ends that sleep, one blocking call each";
-            page.push_str(&compared(contest, place, about, [&own, &other], table::ns));
-        }
+        page += "\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n";
+        page += &page::table(2, titles, rows);
     }
-    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
-    page.push_str(&table::contestants(contest, |series| match series {
-        _ if series.ends_with("demand") => table::us_per_kb,
-        _ if series.starts_with("latency") || series.starts_with("sockperf") => table::ns,
-        _ => table::rate,
-    }));
-    page
+    page + &format!("\nBehind them. {DISTURBED}\n\n{}", page::contestants(figures))
 }
 
 /// The kernel's default for a connection.
@@ -240,55 +227,45 @@ fn system_congestion() -> String {
     found.map_or_else(|_| "not known".to_owned(), |name| name.trim().to_owned())
 }
 
-fn compared(
-    contest: &Contest,
-    place: &str,
-    about: &str,
-    [own, other]: [&str; 2],
-    show: table::Show,
-) -> String {
-    let shown = |series: &str| match contest.rounds().figure(series) {
-        Some(figure) => table::figure(figure, show),
-        None => format!("not run: {}", contest.reason(series).unwrap_or("interrupted")),
-    };
-    let ratio = contest
-        .rounds()
-        .ratio(own, other)
-        .map_or_else(String::new, |ratio| table::figure(ratio, table::ratio));
-    table::row(&[place.to_owned(), about.to_owned(), shown(own), shown(other), ratio])
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use bywire_figures::figures::without;
+
     use super::*;
 
     #[test]
     fn a_rival_that_did_not_run_has_a_reason_and_the_others_have_results() {
-        let mut contest = Contest::default();
-        contest.add("iperf3 veth", Err(anyhow::anyhow!("not installed")));
-        let page = page(&ways(), false, &contest);
+        let session = without("iperf3 veth", "not installed");
+        let page = page(&ways(), false, &Figures::of(&session));
         assert!(page.contains("not run: not installed") && page.contains("| loopback |"), "{page}");
     }
 
     #[test]
     fn every_row_has_a_runner_and_a_distinct_text() {
+        let commands = |contest: &Contest| {
+            let commands = contest.entrants().map(|(name, contestant)| {
+                let command = contestant.as_ref().map(Contestant::command).unwrap_or_default();
+                (name.to_owned(), command)
+            });
+            commands.collect::<BTreeMap<String, String>>()
+        };
         for knobs in [false, true] {
-            let contest = contestants(&ways(), knobs, 0.1);
-            let runs = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name);
+            let commands = commands(&contestants(&ways(), knobs, 0.1));
             for (place, _) in ways() {
                 for (own, other, about) in rows(knobs) {
                     let [own, other] =
-                        [own, other].map(|name| runs(&format!("{name} {place}")).expect(about));
-                    assert_ne!(own.contestant.command, other.contestant.command, "{about}");
+                        [own, other].map(|name| commands.get(&format!("{name} {place}")).expect(about));
+                    assert_ne!(own, other, "{about}");
                 }
             }
         }
-        let contest = contestants(&ways(), false, 0.1);
-        let of = |name: &str| contest.entries().iter().find(|entry| entry.contestant.name == name).unwrap();
-        let like = &of("like loopback").contestant.command;
+        let commands = commands(&contestants(&ways(), false, 0.1));
+        let like = &commands["like loopback"];
         for option in ["--size 131072", "--congestion reno", "--epoll", "--untouched"] {
             assert!(like.contains(option), "{option}: {like}");
         }
-        assert!(of("iperf3 -N loopback").contestant.command.ends_with("-l 131072 -O 1 -t 1 -N"));
+        assert!(commands["iperf3 -N loopback"].ends_with("-l 131072 -O 1 -t 1 -N"));
     }
 }

@@ -1,51 +1,42 @@
-//! Takes every figure of Ethernet between two nodes of a fabric in one run, beside a veth pair, one machine's Ethernet, and
-//! other networks over the same wire, and prints tables.
+//! Every figure of Ethernet between two nodes of a fabric in one run, beside a veth pair, one machine's Ethernet, and other
+//! networks over the same wire.
 
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use bywire_command::exit_status;
-use bywire_figures::contest::Contest;
+use bywire_figures::contestant::{Contest, Contestant};
 use bywire_figures::ethernet::{self, Join};
-use bywire_figures::program::{self, Arguments};
+use bywire_figures::figures::Figures;
 use bywire_figures::requirement::Basis::{Over, OverHighest, OverLowest};
-use bywire_figures::requirement::Bound::{AtLeast, AtMost};
-use bywire_figures::requirement::{self, Requirement};
-use bywire_figures::table::{self, Show};
+use bywire_figures::requirement::{Requirement, at_least, at_most};
+use bywire_figures::series::Metric;
+use bywire_figures::series::Metric::Demand;
+use bywire_figures::series::{by, value};
 use bywire_figures::tunnel::{RIVALS_BETWEEN_MACHINES, WIRE_MTU_BYTES};
+use bywire_figures::{page, program};
 use bywire_measure::ethernet::{FrameLink, Link, Wire};
 use bywire_measure::measure::Request;
 use bywire_results::message_link::Security;
-use clap::Parser;
-
-/// Every figure of docs/performance.md on Ethernet between machines in one run, as Markdown tables
-#[derive(Parser)]
-struct EthernetBetween {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
-const RATIO: Show = table::ratio;
 
 #[rustfmt::skip]
 const REQUIREMENTS: [Requirement; 17] = [
-    Requirement { measure: "TCP stream over that of two processes, plain", bound: AtLeast { required: 0.4, goal: 0.6 }, basis: Over("tcp bywire plain", "tcp bywire shm"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 0.25, goal: 0.4 }, basis: Over("tcp bywire encrypted", "tcp bywire shm"), show: RATIO },
-    Requirement { measure: "the same by the laboratory, plain", bound: AtLeast { required: 0.4, goal: 0.6 }, basis: Over("laboratory stream plain", "laboratory stream shm"), show: RATIO },
-    Requirement { measure: "the same by the laboratory, encrypted", bound: AtLeast { required: 0.25, goal: 0.4 }, basis: Over("laboratory stream encrypted", "laboratory stream shm"), show: RATIO },
-    Requirement { measure: "TCP stream with interfaces of MTU 1500 over that of two processes, plain", bound: AtLeast { required: 0.4, goal: 0.6 }, basis: Over("tcp bywire plain 1500", "tcp bywire shm"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 0.25, goal: 0.4 }, basis: Over("tcp bywire encrypted 1500", "tcp bywire shm"), show: RATIO },
-    Requirement { measure: "TCP stream, encrypted, over the best encrypting rival in user space", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("tcp bywire encrypted", &["tcp OpenVPN tap encrypted", "tcp tinc encrypted", "tcp nebula", "tcp wireguard-go"]), show: RATIO },
-    Requirement { measure: "the same in the other direction", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("back bywire encrypted", &["back OpenVPN tap encrypted", "back tinc encrypted", "back nebula", "back wireguard-go"]), show: RATIO },
-    Requirement { measure: "datagrams of 1,200 bytes, the same", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("udp bywire encrypted", &["udp OpenVPN tap encrypted", "udp tinc encrypted", "udp nebula", "udp wireguard-go"]), show: RATIO },
-    Requirement { measure: "half-RTT, the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("rtt bywire encrypted", &["rtt OpenVPN tap encrypted", "rtt tinc encrypted", "rtt nebula", "rtt wireguard-go"]), show: RATIO },
-    Requirement { measure: "CPU of a TCP stream, the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("tcp bywire encrypted demand", &["tcp OpenVPN tap encrypted demand", "tcp tinc encrypted demand", "tcp nebula demand", "tcp wireguard-go demand"]), show: RATIO },
-    Requirement { measure: "TCP stream, plain, over the best plain rival in user space", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("tcp bywire plain", &["tcp OpenVPN tap", "tcp tinc", "tcp vde"]), show: RATIO },
-    Requirement { measure: "the same in the other direction", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("back bywire plain", &["back OpenVPN tap", "back tinc", "back vde"]), show: RATIO },
-    Requirement { measure: "datagrams of 1,200 bytes, the same", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: OverHighest("udp bywire plain", &["udp OpenVPN tap", "udp tinc", "udp vde"]), show: RATIO },
-    Requirement { measure: "half-RTT, the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("rtt bywire plain", &["rtt OpenVPN tap", "rtt tinc", "rtt vde"]), show: RATIO },
-    Requirement { measure: "CPU of a TCP stream, the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("tcp bywire plain demand", &["tcp OpenVPN tap demand", "tcp tinc demand", "tcp vde demand"]), show: RATIO },
-    Requirement { measure: "encrypted over plain, TCP stream (not required)", bound: AtLeast { required: 0.5, goal: 0.8 }, basis: Over("tcp bywire encrypted", "tcp bywire plain"), show: RATIO },
+    at_least("TCP stream over that of two processes, plain", 0.4, 0.6, Over(value("tcp bywire plain"), value("tcp bywire shm"))),
+    at_least("the same, encrypted", 0.25, 0.4, Over(value("tcp bywire encrypted"), value("tcp bywire shm"))),
+    at_least("the same by the laboratory, plain", 0.4, 0.6, Over(value("laboratory stream plain"), value("laboratory stream shm"))),
+    at_least("the same by the laboratory, encrypted", 0.25, 0.4, Over(value("laboratory stream encrypted"), value("laboratory stream shm"))),
+    at_least("TCP stream with interfaces of MTU 1500 over that of two processes, plain", 0.4, 0.6, Over(value("tcp bywire plain 1500"), value("tcp bywire shm"))),
+    at_least("the same, encrypted", 0.25, 0.4, Over(value("tcp bywire encrypted 1500"), value("tcp bywire shm"))),
+    at_least("TCP stream, encrypted, over the best encrypting rival in user space", 1.0, 2.0, OverHighest(value("tcp bywire encrypted"), &[value("tcp OpenVPN tap encrypted"), value("tcp tinc encrypted"), value("tcp nebula"), value("tcp wireguard-go")])),
+    at_least("the same in the other direction", 1.0, 2.0, OverHighest(value("back bywire encrypted"), &[value("back OpenVPN tap encrypted"), value("back tinc encrypted"), value("back nebula"), value("back wireguard-go")])),
+    at_least("datagrams of 1,200 bytes, the same", 1.0, 2.0, OverHighest(value("udp bywire encrypted"), &[value("udp OpenVPN tap encrypted"), value("udp tinc encrypted"), value("udp nebula"), value("udp wireguard-go")])),
+    at_most("half-RTT, the same", 1.0, 0.5, OverLowest(value("rtt bywire encrypted"), &[value("rtt OpenVPN tap encrypted"), value("rtt tinc encrypted"), value("rtt nebula"), value("rtt wireguard-go")])),
+    at_most("CPU of a TCP stream, the same", 1.0, 0.5, OverLowest(by("tcp bywire encrypted", Demand), &[by("tcp OpenVPN tap encrypted", Demand), by("tcp tinc encrypted", Demand), by("tcp nebula", Demand), by("tcp wireguard-go", Demand)])),
+    at_least("TCP stream, plain, over the best plain rival in user space", 1.0, 2.0, OverHighest(value("tcp bywire plain"), &[value("tcp OpenVPN tap"), value("tcp tinc"), value("tcp vde")])),
+    at_least("the same in the other direction", 1.0, 2.0, OverHighest(value("back bywire plain"), &[value("back OpenVPN tap"), value("back tinc"), value("back vde")])),
+    at_least("datagrams of 1,200 bytes, the same", 1.0, 2.0, OverHighest(value("udp bywire plain"), &[value("udp OpenVPN tap"), value("udp tinc"), value("udp vde")])),
+    at_most("half-RTT, the same", 1.0, 0.5, OverLowest(value("rtt bywire plain"), &[value("rtt OpenVPN tap"), value("rtt tinc"), value("rtt vde")])),
+    at_most("CPU of a TCP stream, the same", 1.0, 0.5, OverLowest(by("tcp bywire plain", Demand), &[by("tcp OpenVPN tap", Demand), by("tcp tinc", Demand), by("tcp vde", Demand)])),
+    at_least("encrypted over plain, TCP stream (not required)", 0.5, 0.8, Over(value("tcp bywire encrypted"), value("tcp bywire plain"))),
 ];
 
 /// A network between two namespaces, by its name in the tables.
@@ -61,15 +52,15 @@ struct Network {
 const MEASUREMENTS: u32 = 4;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    exit_status::of(
-        "ethernet-between",
-        match words.first().map(String::as_str) {
-            Some("__worker") => bywire_measure::worker::run(),
-            Some("eth" | "up") => program::become_bywire(&words),
-            _ => EthernetBetween::parse().arguments.run(contestants, page),
-        },
-    )
+    program::main("ethernet-between", contestants, |figures| {
+        let added = format!(
+            "\nTwo namespaces on a veth pair of MTU {WIRE_MTU_BYTES}. `shm` is one machine's Ethernet of two processes, `plain` and \
+             `encrypted` are two nodes of a fabric. Who carries frames shares the two cores with both ends, which makes their \
+             blocks count as disturbed.\n\nEverybody. The CPU is that of the TCP stream, in µs for each KB:\n\n{}",
+            everybody(figures)
+        );
+        page::page(&REQUIREMENTS, &added, figures)
+    })
 }
 
 /// Everybody, ours first.
@@ -103,20 +94,12 @@ fn networks() -> Vec<Network> {
 fn contestants(pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
     for Network { name, join, .. } in networks() {
-        let series = |what: &str| format!("{what} {name}");
         let join = ethernet::reused(join, MEASUREMENTS);
-        let measurements = [
-            (series("tcp"), ethernet::costed_stream(&series("tcp"), Rc::clone(&join), false)),
-            (series("back"), ethernet::costed_stream(&series("back"), Rc::clone(&join), true)),
-            (
-                series("udp"),
-                ethernet::iperf3_datagrams(&series("udp"), Rc::clone(&join), ethernet::SHORT_DATAGRAMS),
-            ),
-            (series("rtt"), ethernet::sockperf(&series("rtt"), join)),
-        ];
-        for (name, contestant) in measurements {
-            contest.add(&name, Ok(contestant));
-        }
+        let datagrams = ethernet::iperf3_datagrams(Rc::clone(&join), ethernet::SHORT_DATAGRAMS);
+        contest.add(format!("tcp {name}"), Ok(ethernet::costed_stream(Rc::clone(&join), false)));
+        contest.add(format!("back {name}"), Ok(ethernet::costed_stream(Rc::clone(&join), true)));
+        contest.add(format!("udp {name}"), Ok(datagrams));
+        contest.add(format!("rtt {name}"), Ok(ethernet::sockperf(join)));
     }
     let over = |link: Link, security: Option<Security>, test: &str| Request {
         link: Some(link.name().to_owned()),
@@ -126,9 +109,8 @@ fn contestants(pair_seconds: f64) -> Contest {
     };
     for (name, link, security) in LABORATORY {
         for test in ["stream", "rr"] {
-            let series = format!("laboratory {test} {name}");
-            let contestant = ethernet::laboratory(&series, over(link, security, test), pair_seconds);
-            contest.add(&series, Ok(contestant));
+            let contestant = Contestant::fresh(over(link, security, test), pair_seconds);
+            contest.add(format!("laboratory {test} {name}"), Ok(contestant));
         }
     }
     contest
@@ -143,78 +125,46 @@ const LABORATORY: [(&str, Link, Option<Security>); 4] = [
 ];
 
 /// The columns of each network, and their series.
-const COLUMNS: [(&str, &str, &str); 9] = [
-    ("iperf3, TCP", "tcp", ""),
-    ("the other way", "back", ""),
-    ("iperf3, UDP of 1,200 B", "udp", ""),
-    ("sockperf, TCP half-RTT", "rtt", ""),
-    ("CPU, the whole machine", "tcp", " demand"),
-    ("sender", "tcp", " source"),
-    ("receiver", "tcp", " target"),
-    ("between", "tcp", " between"),
-    ("the whole machine, the other way", "back", " demand"),
+const COLUMNS: [(&str, &str, Metric); 9] = [
+    ("iperf3, TCP", "tcp", Metric::Value),
+    ("the other way", "back", Metric::Value),
+    ("iperf3, UDP of 1,200 B", "udp", Metric::Value),
+    ("sockperf, TCP half-RTT", "rtt", Metric::Value),
+    ("CPU, the whole machine", "tcp", Metric::Demand),
+    ("sender", "tcp", Metric::Source),
+    ("receiver", "tcp", Metric::Target),
+    ("between", "tcp", Metric::Between),
+    ("the whole machine, the other way", "back", Metric::Demand),
 ];
 
-fn page(contest: &Contest) -> String {
-    let mut page = table::machine();
-    page.push_str(&format!(
-        "\nTwo namespaces on a veth pair of MTU {WIRE_MTU_BYTES}. `shm` is one machine's Ethernet of two processes, `plain` and \
-         `encrypted` are two nodes of a fabric.\n\n"
-    ));
-    page.push_str(&requirement::table(&REQUIREMENTS, contest));
-    page.push_str("\nEverybody. The CPU is that of the TCP stream, in µs for each KB:\n\n");
-    page.push_str(&everybody(contest));
-    page.push_str("\nBehind them. Who carries frames shares the two cores with both ends, which makes their blocks count as disturbed.\n\n");
-    page.push_str(&table::contestants(contest, show));
-    page
-}
-
-fn everybody(contest: &Contest) -> String {
-    let titles = COLUMNS.map(|(title, ..)| title);
-    let mut rows = table::heading(&[&["carried by", "MTU", "encrypted"][..], &titles].concat());
-    for network in networks() {
-        let shown = |(_, what, which): (&str, &str, &str)| {
-            let series = format!("{what} {}", network.name);
-            match contest.rounds().figure(&format!("{series}{which}")) {
-                Some(figure) => table::figure(figure, show(&format!("{series}{which}"))),
-                None if which.is_empty() => {
-                    format!("not run: {}", contest.reason(&series).unwrap_or("interrupted"))
-                }
-                None => "not run".to_owned(),
-            }
-        };
+fn everybody(figures: &Figures) -> String {
+    let titles = ["carried by", "MTU", "encrypted"].into_iter().chain(COLUMNS.map(|(title, ..)| title));
+    let rows = networks().into_iter().map(|network| {
+        let told = |(_, what, metric)| page::told(figures, by(&format!("{what} {}", network.name), metric));
         let is_encrypted = if network.is_encrypted { "yes" } else { "no" };
         let named = [network.name.to_owned(), network.mtu_bytes.to_string(), is_encrypted.to_owned()];
-        rows.push_str(&table::row(&[&named[..], &COLUMNS.map(shown)].concat()));
-    }
-    rows
-}
-
-/// How a series is written, by its name.
-fn show(series: &str) -> Show {
-    let costs = ["demand", "source", "target", "between"];
-    match series {
-        _ if costs.iter().any(|cost| series.ends_with(cost)) => table::us_per_kb,
-        _ if series.starts_with("rtt") || series.starts_with("laboratory rr") => table::ns,
-        _ => table::rate,
-    }
+        named.into_iter().chain(COLUMNS.map(told)).collect()
+    });
+    page::table(3, titles, rows)
 }
 
 #[cfg(test)]
 mod tests {
+    use bywire_figures::figures::without;
+    use bywire_figures::requirement::assert_contestants;
+    use bywire_figures::series::Series;
+
     use super::*;
 
     #[test]
     fn every_figure_has_its_contestant() {
-        let contest = contestants(0.1);
-        requirement::assert_contestants(&REQUIREMENTS, &contest);
+        assert_contestants(&REQUIREMENTS, &contestants(0.1));
     }
 
     #[test]
     fn a_network_that_did_not_run_has_a_reason() {
-        let mut contest = Contest::default();
-        contest.add("tcp nebula", Err(anyhow::anyhow!("not installed")));
-        let page = page(&contest);
+        let session = without("tcp nebula", "not installed");
+        let page = everybody(&Figures::of(&session));
         assert!(
             page.contains("| nebula | 1300 | yes | not run: not installed | not run: interrupted |"),
             "{page}"
@@ -223,7 +173,7 @@ mod tests {
 
     #[test]
     fn each_rival_in_user_space_is_compared_with_ours() {
-        let compared = |series: &str| {
+        let compared = |series: Series| {
             REQUIREMENTS.iter().any(|requirement| match requirement.basis {
                 OverHighest(_, rivals) | OverLowest(_, rivals) => rivals.contains(&series),
                 _ => false,
@@ -231,9 +181,10 @@ mod tests {
         };
         for rival in RIVALS_BETWEEN_MACHINES.iter().filter(|rival| !rival.name.starts_with("kernel")) {
             for what in ["tcp", "back", "udp", "rtt"] {
-                assert!(compared(&format!("{what} {}", rival.name)), "{what} {}", rival.name);
+                let name = format!("{what} {}", rival.name);
+                assert!(compared(value(&name)), "{name}");
             }
-            assert!(compared(&format!("tcp {} demand", rival.name)), "{}", rival.name);
+            assert!(compared(by(&format!("tcp {}", rival.name), Demand)), "{}", rival.name);
         }
     }
 }

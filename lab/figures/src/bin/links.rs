@@ -1,73 +1,61 @@
-//! Takes every figure that messages between machines must reach in one run, beside the kernel's UDP and TCP on the same
-//! wire and beside bare loops, and prints tables.
+//! Every figure that messages between machines must reach in one run, beside the kernel's UDP and TCP on the same wire and beside
+//! bare loops.
 
 use std::process::ExitCode;
 
-use bywire_command::exit_status;
 use bywire_figures::bare_udp::{self, What};
-use bywire_figures::contest::Contest;
-use bywire_figures::fabric;
+use bywire_figures::contestant::{Contest, Contestant};
+use bywire_figures::figures::Figures;
 use bywire_figures::libfabric::{self, Provider};
-use bywire_figures::program::{self, Arguments};
 use bywire_figures::requirement::Basis::{Median, Over};
-use bywire_figures::requirement::Bound::{AtLeast, AtMost};
-use bywire_figures::requirement::{self, Requirement};
+use bywire_figures::requirement::{Requirement, at_least, at_most};
 use bywire_figures::rival_pair::Place;
-use bywire_figures::table::{self, Show};
-use bywire_figures::{lab, quic, ucx};
+use bywire_figures::series::Metric::{Cold, Cpu, Mean, Memory, Messages, P999, Warm};
+use bywire_figures::series::{by, value};
+use bywire_figures::{fabric, page, program, quic, sharing, ucx};
 use bywire_measure::measure::{Request, Topology};
-use bywire_results::cell::DISTURBED;
-use clap::Parser;
-
-/// Every figure of docs/performance.md on messages between machines in one run, as Markdown tables
-#[derive(Parser)]
-struct Links {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
-const RATIO: Show = table::ratio;
+use bywire_results::cell::Unit;
 
 #[rustfmt::skip]
 const REQUIREMENTS: [Requirement; 38] = [
-    Requirement { measure: "8 B half-RTT over level `udp`, plain, polling", bound: AtMost { required: 1.25, goal: 1.15 }, basis: Over("latency plain", "latency udp"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtMost { required: 1.45, goal: 1.3 }, basis: Over("latency encrypted", "latency udp"), show: RATIO },
-    Requirement { measure: "the same, plain, without spinning", bound: AtMost { required: 1.15, goal: 1.15 }, basis: Over("sleeping plain", "sleeping udp"), show: RATIO },
-    Requirement { measure: "the same, encrypted, without spinning", bound: AtMost { required: 1.2, goal: 1.2 }, basis: Over("sleeping encrypted", "sleeping udp"), show: RATIO },
-    Requirement { measure: "1 MiB plain over TCP by CUBIC", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long plain", "long tcp"), show: RATIO },
-    Requirement { measure: "1 MiB plain over the bare loop", bound: AtLeast { required: 0.7, goal: 0.85 }, basis: Over("long plain", "long bare"), show: RATIO },
-    Requirement { measure: "1 MiB encrypted over the bare sealed loop", bound: AtLeast { required: 0.7, goal: 0.85 }, basis: Over("long encrypted", "long sealed"), show: RATIO },
-    Requirement { measure: "64 B messages, one pair, plain", bound: AtLeast { required: 5e6, goal: 10e6 }, basis: Median("short plain messages"), show: table::millions },
-    Requirement { measure: "64 B messages, one pair, encrypted", bound: AtLeast { required: 4e6, goal: 8e6 }, basis: Median("short encrypted messages"), show: table::millions },
-    Requirement { measure: "8 B high half-RTT during a long low transfer, over without, plain", bound: AtMost { required: 4.0, goal: 2.0 }, basis: Over("interleaved plain", "latency plain"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtMost { required: 4.0, goal: 2.0 }, basis: Over("interleaved encrypted", "latency encrypted"), show: RATIO },
-    Requirement { measure: "1 MiB encrypted over `quinn`", bound: AtLeast { required: 2.5, goal: 3.0 }, basis: Over("long encrypted", "long quinn"), show: RATIO },
-    Requirement { measure: "1 % lost: 8 B half-RTT, p99.9, plain", bound: AtMost { required: 1.5e6, goal: 0.75e6 }, basis: Median("lossy latency plain p99.9"), show: table::ns },
-    Requirement { measure: "the same, encrypted", bound: AtMost { required: 1.5e6, goal: 0.75e6 }, basis: Median("lossy latency encrypted p99.9"), show: table::ns },
-    Requirement { measure: "1 % lost: 1 MiB plain over TCP by CUBIC", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("lossy long plain", "lossy long tcp"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("lossy long encrypted", "lossy long tcp"), show: RATIO },
-    Requirement { measure: "beside a CUBIC stream through 1 Gb/s: the lesser share, plain", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share plain"), show: RATIO },
-    Requirement { measure: "the same, encrypted", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share encrypted"), show: RATIO },
-    Requirement { measure: "far process killed: noticed", bound: AtMost { required: 10.0, goal: 2.0 }, basis: Median("death"), show: table::ms },
-    Requirement { measure: "nothing crosses for 5 s: answered again after", bound: AtMost { required: 1000.0, goal: 200.0 }, basis: Median("outage"), show: table::ms },
-    Requirement { measure: "connect, services connected", bound: AtMost { required: 2.0, goal: 0.5 }, basis: Median("connect warm"), show: table::ms },
-    Requirement { measure: "idle connection: memory of one end and its service", bound: AtMost { required: 16384.0, goal: 8192.0 }, basis: Median("idle memory"), show: table::bytes },
-    Requirement { measure: "64 idle connections: CPU of both services", bound: AtMost { required: 50e3, goal: 10e3 }, basis: Median("idle CPU"), show: table::cpu },
-    Requirement { measure: "`shm` half-RTT beside 8 idle peers on the other node, over without", bound: AtMost { required: 1.1, goal: 1.03 }, basis: Over("local beside", "local alone"), show: RATIO },
-    Requirement { measure: "connect, services not connected yet (not required)", bound: AtMost { required: 10.0, goal: 5.0 }, basis: Median("connect cold"), show: table::ms },
-    Requirement { measure: "two CUBIC streams through 1 Gb/s: the lesser share (not required)", bound: AtLeast { required: 0.35, goal: 0.42 }, basis: Median("share tcp"), show: RATIO },
-    Requirement { measure: "8 B half-RTT encrypted, without spinning, over `quinn` (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("sleeping encrypted", "latency quinn"), show: RATIO },
-    Requirement { measure: "8 B half-RTT plain, polling, over UCX's by TCP (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency plain", "latency ucx"), show: RATIO },
-    Requirement { measure: "1 MiB plain over UCX's by TCP (not required)", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long plain", "long ucx"), show: RATIO },
-    Requirement { measure: "8 B mean half-RTT plain, polling, over libfabric's by TCP (not required)", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency plain mean", "latency libfabric"), show: RATIO },
-    Requirement { measure: "the bare loop's half-RTT over level `udp` (not required)", bound: AtMost { required: 1.25, goal: 1.15 }, basis: Over("latency bare", "latency udp"), show: RATIO },
-    Requirement { measure: "the bare sealed loop's half-RTT over level `udp` (not required)", bound: AtMost { required: 1.45, goal: 1.3 }, basis: Over("latency sealed", "latency udp"), show: RATIO },
-    Requirement { measure: "the bare loop's 1 MiB over TCP by CUBIC (not required)", bound: AtLeast { required: 0.4, goal: 0.55 }, basis: Over("long bare", "long tcp"), show: RATIO },
-    Requirement { measure: "1 MiB encrypted, MTU 9000, over MTU 1500 (not required)", bound: AtLeast { required: 1.0, goal: 1.2 }, basis: Over("long encrypted 9000", "long encrypted"), show: RATIO },
-    Requirement { measure: "host CPU per 8 B message, plain (not required)", bound: AtMost { required: 2000.0, goal: 500.0 }, basis: Median("overhead plain"), show: table::ns },
-    Requirement { measure: "host CPU per 8 B message, encrypted (not required)", bound: AtMost { required: 2000.0, goal: 500.0 }, basis: Median("overhead encrypted"), show: table::ns },
-    Requirement { measure: "1 MiB two-way over one-way, encrypted (not required)", bound: AtLeast { required: 0.8, goal: 1.0 }, basis: Over("two-way encrypted", "long encrypted"), show: RATIO },
-    Requirement { measure: "64 KiB encrypted over 1 MiB (not required)", bound: AtLeast { required: 0.5, goal: 0.9 }, basis: Over("64 KiB encrypted", "long encrypted"), show: RATIO },
+    at_most("8 B half-RTT over level `udp`, plain, polling", 1.25, 1.15, Over(value("latency plain"), value("latency udp"))),
+    at_most("the same, encrypted", 1.45, 1.3, Over(value("latency encrypted"), value("latency udp"))),
+    at_most("the same, plain, without spinning", 1.15, 1.15, Over(value("sleeping plain"), value("sleeping udp"))),
+    at_most("the same, encrypted, without spinning", 1.2, 1.2, Over(value("sleeping encrypted"), value("sleeping udp"))),
+    at_least("1 MiB plain over TCP by CUBIC", 0.4, 0.55, Over(value("long plain"), value("long tcp"))),
+    at_least("1 MiB plain over the bare loop", 0.7, 0.85, Over(value("long plain"), value("long bare"))),
+    at_least("1 MiB encrypted over the bare sealed loop", 0.7, 0.85, Over(value("long encrypted"), value("long sealed"))),
+    at_least("64 B messages, one pair, plain", 5e6, 10e6, Median(by("short plain", Messages))).in_unit(Unit::MessagesPerSecond),
+    at_least("64 B messages, one pair, encrypted", 4e6, 8e6, Median(by("short encrypted", Messages))).in_unit(Unit::MessagesPerSecond),
+    at_most("8 B high half-RTT during a long low transfer, over without, plain", 4.0, 2.0, Over(value("interleaved plain"), value("latency plain"))),
+    at_most("the same, encrypted", 4.0, 2.0, Over(value("interleaved encrypted"), value("latency encrypted"))),
+    at_least("1 MiB encrypted over `quinn`", 2.5, 3.0, Over(value("long encrypted"), value("long quinn"))),
+    at_most("1 % lost: 8 B half-RTT, p99.9, plain", 1.5e6, 0.75e6, Median(by("lossy latency plain", P999))).in_unit(Unit::Nanoseconds),
+    at_most("the same, encrypted", 1.5e6, 0.75e6, Median(by("lossy latency encrypted", P999))).in_unit(Unit::Nanoseconds),
+    at_least("1 % lost: 1 MiB plain over TCP by CUBIC", 1.0, 1.2, Over(value("lossy long plain"), value("lossy long tcp"))),
+    at_least("the same, encrypted", 1.0, 1.2, Over(value("lossy long encrypted"), value("lossy long tcp"))),
+    at_least("beside a CUBIC stream through 1 Gb/s: the lesser share, plain", 0.35, 0.42, Median(value("share plain"))),
+    at_least("the same, encrypted", 0.35, 0.42, Median(value("share encrypted"))),
+    at_most("far process killed: noticed", 10e6, 2e6, Median(value("death"))).in_unit(Unit::Nanoseconds),
+    at_most("nothing crosses for 5 s: answered again after", 1000e6, 200e6, Median(value("outage"))).in_unit(Unit::Nanoseconds),
+    at_most("connect, services connected", 2e6, 500e3, Median(by("connect", Warm))).in_unit(Unit::Nanoseconds),
+    at_most("idle connection: memory of one end and its service", 16384.0, 8192.0, Median(by("idle", Memory))).in_unit(Unit::Bytes),
+    at_most("64 idle connections: CPU of both services", 50e3, 10e3, Median(by("idle", Cpu))).in_unit(Unit::NanosecondsPerSecond),
+    at_most("`shm` half-RTT beside 8 idle peers on the other node, over without", 1.1, 1.03, Over(value("local beside"), value("local alone"))),
+    at_most("connect, services not connected yet (not required)", 10e6, 5e6, Median(by("connect", Cold))).in_unit(Unit::Nanoseconds),
+    at_least("two CUBIC streams through 1 Gb/s: the lesser share (not required)", 0.35, 0.42, Median(value("share tcp"))),
+    at_most("8 B half-RTT encrypted, without spinning, over `quinn` (not required)", 1.0, 0.7, Over(value("sleeping encrypted"), value("latency quinn"))),
+    at_most("8 B half-RTT plain, polling, over UCX's by TCP (not required)", 1.0, 0.7, Over(value("latency plain"), value("latency ucx"))),
+    at_least("1 MiB plain over UCX's by TCP (not required)", 0.4, 0.55, Over(value("long plain"), value("long ucx"))),
+    at_most("8 B mean half-RTT plain, polling, over libfabric's by TCP (not required)", 1.0, 0.7, Over(by("latency plain", Mean), value("latency libfabric"))),
+    at_most("the bare loop's half-RTT over level `udp` (not required)", 1.25, 1.15, Over(value("latency bare"), value("latency udp"))),
+    at_most("the bare sealed loop's half-RTT over level `udp` (not required)", 1.45, 1.3, Over(value("latency sealed"), value("latency udp"))),
+    at_least("the bare loop's 1 MiB over TCP by CUBIC (not required)", 0.4, 0.55, Over(value("long bare"), value("long tcp"))),
+    at_least("1 MiB encrypted, MTU 9000, over MTU 1500 (not required)", 1.0, 1.2, Over(value("long encrypted 9000"), value("long encrypted"))),
+    at_most("host CPU per 8 B message, plain (not required)", 2000.0, 500.0, Median(value("overhead plain"))).in_unit(Unit::Nanoseconds),
+    at_most("host CPU per 8 B message, encrypted (not required)", 2000.0, 500.0, Median(value("overhead encrypted"))).in_unit(Unit::Nanoseconds),
+    at_least("1 MiB two-way over one-way, encrypted (not required)", 0.8, 1.0, Over(value("two-way encrypted"), value("long encrypted"))),
+    at_least("64 KiB encrypted over 1 MiB (not required)", 0.5, 0.9, Over(value("64 KiB encrypted"), value("long encrypted"))),
 ];
 
 /// Two streams take this long until their windows have settled.
@@ -111,18 +99,13 @@ const LAYERS: [(&str, &str, Option<&str>); 6] = [
 const PAYLOAD_BYTES: f64 = 1440.0;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    exit_status::of(
-        "links",
-        match words.first().map(String::as_str) {
-            Some("__worker") => bywire_measure::worker::run(),
-            Some("up") => program::become_bywire(&words),
-            Some(bare_udp::END) => bare_udp::play(&words[1..]),
-            Some(fabric::END) => fabric::play(&words[1..]),
-            Some(quic::END) => quic::play(&words[1..]),
-            _ => Links::parse().arguments.run(contestants, page),
-        },
-    )
+    program::main("links", contestants, |figures| {
+        let layers = format!(
+            "\nWhat a packet with 1,440 bytes of payload costs, by the rate of both ends together:\n\n{}",
+            layers(figures)
+        );
+        page::page(&REQUIREMENTS, &layers, figures)
+    })
 }
 
 fn contestants(pair_seconds: f64) -> Contest {
@@ -163,7 +146,7 @@ fn contestants(pair_seconds: f64) -> Contest {
     let jumbo = Request { mtu_bytes: Some(9000), ..fabric("encrypted", "stream", 1 << 20) };
     requests.push(("long encrypted 9000".to_owned(), jumbo));
     for (name, request) in requests {
-        contest.add(&name, lab::contestant_in(&mut topology, &name, request, pair_seconds));
+        contest.add(name, Ok(Contestant::laboratory(request, pair_seconds)));
     }
     let longer = |security| sleeping(fabric(security, "stream", 1 << 20));
     for (name, request) in [
@@ -172,10 +155,10 @@ fn contestants(pair_seconds: f64) -> Contest {
         ("share tcp", cubic.clone()),
     ] {
         let both = [request, cubic.clone()].map(shaped);
-        contest.add(name, lab::share_in(&mut topology, name, both, pair_seconds.max(SHARE_SECONDS)));
+        contest.add(name, sharing::contestant(&mut topology, both, pair_seconds.max(SHARE_SECONDS)));
     }
     for (name, what) in NODES {
-        contest.add(name, Ok(fabric::contestant(name, what, pair_seconds)));
+        contest.add(name, Ok(fabric::contestant(what, pair_seconds)));
     }
     match Place::wire() {
         Ok(place) => add_on_wire(&mut contest, &place, pair_seconds),
@@ -192,72 +175,40 @@ fn contestants(pair_seconds: f64) -> Contest {
 fn add_on_wire(contest: &mut Contest, place: &Place, seconds: f64) {
     let Place::Wire(namespaces) = place else { return };
     for (name, what, is_sealed) in BARE {
-        contest.add(name, Ok(bare_udp::contestant(name, namespaces, what, is_sealed, seconds)));
+        contest.add(name, Ok(bare_udp::contestant(namespaces, what, is_sealed, seconds)));
     }
     let rivals = [
-        Ok(quic::contestant("latency quinn", namespaces, What::Latency, seconds)),
-        Ok(quic::contestant("long quinn", namespaces, What::Bulk, seconds)),
-        ucx::latency("latency ucx", place, 8, (seconds * PING_PONGS_PER_SECOND) as u64),
-        ucx::stream("long ucx", place, 1 << 20, (seconds * MIB_PER_SECOND) as u64),
-        libfabric::latency(
-            "latency libfabric",
-            Provider::of_libfabric("tcp"),
-            place,
-            8,
-            (seconds * PING_PONGS_PER_SECOND) as u64,
-        ),
+        Ok(quic::contestant(namespaces, What::Latency, seconds)),
+        Ok(quic::contestant(namespaces, What::Bulk, seconds)),
+        ucx::latency(place, 8, (seconds * PING_PONGS_PER_SECOND) as u64),
+        ucx::stream(place, 1 << 20, (seconds * MIB_PER_SECOND) as u64),
+        libfabric::latency(Provider::of_libfabric("tcp"), place, 8, (seconds * PING_PONGS_PER_SECOND) as u64),
     ];
     RIVALS.into_iter().zip(rivals).for_each(|(name, rival)| contest.add(name, rival));
 }
 
-fn page(contest: &Contest) -> String {
-    let mut page = table::machine();
-    page.push('\n');
-    page.push_str(&requirement::table(&REQUIREMENTS, contest));
-    page.push_str(
-        "\nWhat a packet with 1,440 bytes of payload costs, by the rate of both ends together:\n\n",
-    );
-    page.push_str(&layers(contest));
-    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
-    page.push_str(&table::contestants(contest, show));
-    page
-}
-
-fn layers(contest: &Contest) -> String {
-    let mut page = table::heading(&["layer", "a packet with it", "the layer alone"]);
-    let cost = |series| Some(1e9 * PAYLOAD_BYTES / contest.rounds().figure(series)?.value);
+/// What each layer of a packet costs.
+fn layers(figures: &Figures) -> String {
+    let cost = |name| Some(1e9 * PAYLOAD_BYTES / figures.rounds().figure(value(name))?.value);
     let shown = |ns: Option<f64>| ns.map_or("not measured".to_owned(), |ns| format!("{ns:.0} ns"));
-    for (layer, with, without) in LAYERS {
+    let rows = LAYERS.map(|(layer, with, without)| {
         let alone = match without {
-            Some(without) => shown(cost(with).zip(cost(without)).map(|(with, without)| with - without)),
-            None => shown(cost(with)),
+            Some(without) => cost(with).zip(cost(without)).map(|(with, without)| with - without),
+            None => cost(with),
         };
-        page.push_str(&table::row(&[layer.to_owned(), shown(cost(with)), alone]));
-    }
-    page
-}
-
-/// How a series is written, by its name.
-fn show(series: &str) -> Show {
-    let is_rate = ["long", "64 KiB", "two-way", "short", "packets"].iter().any(|what| series.contains(what));
-    match is_rate {
-        _ if series.ends_with("messages") => table::millions,
-        _ if series.starts_with("share") => table::ratio,
-        _ if ["connect", "death", "outage"].iter().any(|what| series.starts_with(what)) => table::ms,
-        _ if series == "idle memory" => table::bytes,
-        _ if series == "idle CPU" => table::cpu,
-        true => table::rate,
-        false => table::ns,
-    }
+        vec![layer.to_owned(), shown(cost(with)), shown(alone)]
+    });
+    page::table(1, ["layer", "a packet with it", "the layer alone"], rows)
 }
 
 #[cfg(test)]
 mod tests {
+    use bywire_figures::requirement::assert_contestants;
+
     use super::*;
 
     #[test]
-    fn every_figure_belongs_to_a_measured_series() {
-        let contest = contestants(0.1);
-        requirement::assert_contestants(&REQUIREMENTS, &contest);
+    fn every_figure_has_its_contestant() {
+        assert_contestants(&REQUIREMENTS, &contestants(0.1));
     }
 }

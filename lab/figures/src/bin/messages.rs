@@ -1,76 +1,54 @@
-//! Takes every figure that Bywire must reach in one run, each beside what it is set against, and prints a table.
+//! Every figure of docs/performance.md on messages of one machine in one run, each beside what it is set against.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use bywire_command::exit_status;
-use bywire_figures::contest::Contest;
+use bywire_figures::contestant::{Contest, Contestant};
 use bywire_figures::death::{self, WaitMode};
-use bywire_figures::program::Arguments;
+use bywire_figures::program;
 use bywire_figures::requirement::Basis::{Median, Over, Worst};
-use bywire_figures::requirement::Bound::{AtLeast, AtMost};
-use bywire_figures::requirement::{self, Requirement};
+use bywire_figures::requirement::{Requirement, at_least, at_most};
 use bywire_figures::rival_pair::Place;
-use bywire_figures::table::{self, Show};
-use bywire_figures::{bare_copy, bare_ring};
-use bywire_figures::{idle, lab, ucx};
+use bywire_figures::series::Metric::{HalfRtt, Long, Mean, Messages, NHalf, Overhead, TwoWay};
+use bywire_figures::series::{by, value};
+use bywire_figures::{bare_copy, bare_ring, idle, page, ucx};
 use bywire_measure::measure::Request;
-use bywire_results::cell::DISTURBED;
-use clap::Parser;
-
-/// Every figure of docs/performance.md in one run, as a Markdown table
-#[derive(Parser)]
-struct Messages {
-    #[command(flatten)]
-    arguments: Arguments,
-}
+use bywire_results::cell::Unit;
 
 /// A sweep takes this many times as long as another figure, which leaves each of its lengths a quarter.
 const SWEEP_SHARE: f64 = 4.5;
 
-const RATIO: Show = table::ratio;
-
 #[rustfmt::skip]
 const REQUIREMENTS: [Requirement; 26] = [
-    Requirement { measure: "8 B half-RTT, polling, over the floor", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("latency polling", "floor"), show: RATIO },
-    Requirement { measure: "the same over UCX tag latency, medians", bound: AtMost { required: 0.7, goal: 0.5 }, basis: Over("latency polling", "ucx"), show: RATIO },
-    Requirement { measure: "the same over UCX tag latency, means", bound: AtMost { required: 0.7, goal: 0.5 }, basis: Over("latency polling mean", "ucx mean"), show: RATIO },
-    Requirement { measure: "short-message rate, one pair", bound: AtLeast { required: 20e6, goal: 40e6 }, basis: Median("short messages"), show: table::millions },
-    Requirement { measure: "host CPU per short message, send + receive", bound: AtMost { required: 80.0, goal: 40.0 }, basis: Median("overhead"), show: table::ns },
-    Requirement { measure: "N½ of the one-way rate", bound: AtMost { required: 1024.0, goal: 384.0 }, basis: Median("N½"), show: table::bytes },
-    Requirement { measure: "1 MiB, copying, over one core's write + memcpy + sum", bound: AtLeast { required: 0.7, goal: 1.0 }, basis: Over("long", "touched"), show: RATIO },
-    Requirement { measure: "1 MiB, lent over copying", bound: AtLeast { required: 1.1, goal: 1.4 }, basis: Over("lent", "long"), show: RATIO },
-    Requirement { measure: "1 MiB, two-way over one-way, copying", bound: AtLeast { required: 0.8, goal: 1.5 }, basis: Over("two-way", "long"), show: RATIO },
-    Requirement { measure: "integrity on: 8 B half-RTT over the floor", bound: AtMost { required: 1.5, goal: 1.25 }, basis: Over("latency checked", "floor"), show: RATIO },
-    Requirement { measure: "integrity on: 1 MiB over write + memcpy + sum", bound: AtLeast { required: 0.5, goal: 0.7 }, basis: Over("long checked", "touched"), show: RATIO },
-    Requirement { measure: "8 B half-RTT during a long transfer, over the same without", bound: AtMost { required: 3.0, goal: 1.5 }, basis: Over("interleaved", "latency polling"), show: RATIO },
-    Requirement { measure: "sleeping receiver: half-RTT over the futex hand-off", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("latency sleeping mean", "futex"), show: RATIO },
-    Requirement { measure: "1,000 idle peers: rise of the 8 B half-RTT", bound: AtMost { required: 1.2, goal: 1.05 }, basis: Over("latency with idle peers", "latency polling"), show: table::rise },
-    Requirement { measure: "peer killed: notice after teardown, in `wait`", bound: AtMost { required: 10.0, goal: 2.0 }, basis: Worst(&["notice waiting"]), show: table::ms },
-    Requirement { measure: "peer killed: notice after teardown, by `poll`", bound: AtMost { required: 10.0, goal: 2.0 }, basis: Worst(&["notice polling"]), show: table::ms },
-    Requirement { measure: "idle process", bound: AtMost { required: 0.0, goal: 0.0 }, basis: Worst(&["idle"]), show: table::cpu },
-    Requirement { measure: "8 B half-RTT, polling, over the bare ring (not required)", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("latency polling", "bare ring half-RTT"), show: RATIO },
-    Requirement { measure: "the bare ring's half-RTT over the floor (not required)", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("bare ring half-RTT", "floor"), show: RATIO },
-    Requirement { measure: "short messages over the bare ring (not required)", bound: AtLeast { required: 0.5, goal: 0.8 }, basis: Over("short messages", "bare ring short messages"), show: RATIO },
-    Requirement { measure: "CPU of a short message over the bare ring (not required)", bound: AtMost { required: 3.0, goal: 2.0 }, basis: Over("overhead", "bare ring overhead"), show: RATIO },
-    Requirement { measure: "N½ over that of the bare copy (not required)", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("N½", "bare N½"), show: RATIO },
-    Requirement { measure: "1 MiB, copying, over the bare copy (not required)", bound: AtLeast { required: 0.8, goal: 0.9 }, basis: Over("long", "bare long"), show: RATIO },
-    Requirement { measure: "1 MiB, two-way, over the bare copy (not required)", bound: AtLeast { required: 0.8, goal: 0.9 }, basis: Over("two-way", "bare two-way"), show: RATIO },
-    Requirement { measure: "the first figure by its mean (not required)", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("latency polling mean", "floor"), show: RATIO },
-    Requirement { measure: "the first figure in `wait` instead of `poll` (not required)", bound: AtMost { required: 1.3, goal: 1.1 }, basis: Over("latency", "floor"), show: RATIO },
+    at_most("8 B half-RTT, polling, over the floor", 1.3, 1.1, Over(value("latency polling"), value("floor"))),
+    at_most("the same over UCX tag latency, medians", 0.7, 0.5, Over(value("latency polling"), value("ucx"))),
+    at_most("the same over UCX tag latency, means", 0.7, 0.5, Over(by("latency polling", Mean), by("ucx", Mean))),
+    at_least("short-message rate, one pair", 20e6, 40e6, Median(by("short", Messages))).in_unit(Unit::MessagesPerSecond),
+    at_most("host CPU per short message, send + receive", 80.0, 40.0, Median(value("overhead"))).in_unit(Unit::Nanoseconds),
+    at_most("N½ of the one-way rate", 1024.0, 384.0, Median(value("N½"))).in_unit(Unit::Bytes),
+    at_least("1 MiB, copying, over one core's write + memcpy + sum", 0.7, 1.0, Over(value("long"), value("touched"))),
+    at_least("1 MiB, lent over copying", 1.1, 1.4, Over(value("lent"), value("long"))),
+    at_least("1 MiB, two-way over one-way, copying", 0.8, 1.5, Over(value("two-way"), value("long"))),
+    at_most("integrity on: 8 B half-RTT over the floor", 1.5, 1.25, Over(value("latency checked"), value("floor"))),
+    at_least("integrity on: 1 MiB over write + memcpy + sum", 0.5, 0.7, Over(value("long checked"), value("touched"))),
+    at_most("8 B half-RTT during a long transfer, over the same without", 3.0, 1.5, Over(value("interleaved"), value("latency polling"))),
+    at_most("sleeping receiver: half-RTT over the futex hand-off", 1.3, 1.1, Over(by("latency sleeping", Mean), value("futex"))),
+    at_most("1,000 idle peers: rise of the 8 B half-RTT", 1.2, 1.05, Over(value("latency with idle peers"), value("latency polling"))).as_rise(),
+    at_most("peer killed: notice after teardown, in `wait`", 10e6, 2e6, Worst(&[value("notice waiting")])).in_unit(Unit::Nanoseconds),
+    at_most("peer killed: notice after teardown, by `poll`", 10e6, 2e6, Worst(&[value("notice polling")])).in_unit(Unit::Nanoseconds),
+    at_most("idle process", 0.0, 0.0, Worst(&[value("idle")])).in_unit(Unit::NanosecondsPerSecond),
+    at_most("8 B half-RTT, polling, over the bare ring (not required)", 1.3, 1.1, Over(value("latency polling"), by("bare ring", HalfRtt))),
+    at_most("the bare ring's half-RTT over the floor (not required)", 1.3, 1.1, Over(by("bare ring", HalfRtt), value("floor"))),
+    at_least("short messages over the bare ring (not required)", 0.5, 0.8, Over(by("short", Messages), by("bare ring", Messages))),
+    at_most("CPU of a short message over the bare ring (not required)", 3.0, 2.0, Over(value("overhead"), by("bare ring", Overhead))),
+    at_most("N½ over that of the bare copy (not required)", 1.3, 1.1, Over(value("N½"), by("bare", NHalf))),
+    at_least("1 MiB, copying, over the bare copy (not required)", 0.8, 0.9, Over(value("long"), by("bare", Long))),
+    at_least("1 MiB, two-way, over the bare copy (not required)", 0.8, 0.9, Over(value("two-way"), by("bare", TwoWay))),
+    at_most("the first figure by its mean (not required)", 1.3, 1.1, Over(by("latency polling", Mean), value("floor"))),
+    at_most("the first figure in `wait` instead of `poll` (not required)", 1.3, 1.1, Over(value("latency"), value("floor"))),
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    exit_status::of(
-        "messages",
-        match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["__worker"] => bywire_measure::worker::run(),
-            [death::VICTIM, directory] => death::victim(Path::new(directory)),
-            [idle::IDLER, directory] => idle::idler(Path::new(directory)),
-            _ => Messages::parse().arguments.run(contestants, page),
-        },
-    )
+    program::main("messages", contestants, |figures| page::page(&REQUIREMENTS, "", figures))
 }
 
 fn contestants(pair_seconds: f64) -> Contest {
@@ -102,58 +80,39 @@ fn contestants(pair_seconds: f64) -> Contest {
     for (name, request) in requests {
         // A sweep shares its time among many streams.
         let seconds = if request.test == "nhalf" { SWEEP_SHARE * pair_seconds } else { pair_seconds };
-        contest.add(name, lab::contestant(name, request, seconds));
+        contest.add(name, Ok(Contestant::laboratory(request, seconds)));
     }
-    contest.add("ucx", ucx::latency("ucx", &Place::Machine, 8, 1_000_000));
-    contest.add("bare", Ok(bare_copy::contestant("bare", pair_seconds)));
-    contest.add("bare ring", Ok(bare_ring::contestant("bare ring")));
-    contest.add("notice waiting", death::contestant("notice waiting", WaitMode::Waiting));
-    contest.add("notice polling", death::contestant("notice polling", WaitMode::Polling));
-    contest.add("idle", idle::contestant("idle"));
+    contest.add("ucx", ucx::latency(&Place::Machine, 8, 1_000_000));
+    contest.add("bare", Ok(bare_copy::contestant(pair_seconds)));
+    contest.add("bare ring", Ok(bare_ring::contestant()));
+    contest.add("notice waiting", Ok(death::contestant(WaitMode::Waiting)));
+    contest.add("notice polling", Ok(death::contestant(WaitMode::Polling)));
+    contest.add("idle", Ok(idle::contestant()));
     contest
-}
-
-fn page(contest: &Contest) -> String {
-    let mut page = table::machine();
-    page.push('\n');
-    page.push_str(&requirement::table(&REQUIREMENTS, contest));
-    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
-    page.push_str(&table::contestants(contest, show));
-    page
-}
-
-/// How a series is written, by its name.
-fn show(series: &str) -> Show {
-    match series {
-        "touched" | "short" | "long" | "lent" | "long checked" | "two-way" | "bare long" | "bare two-way" => {
-            table::rate
-        }
-        "N½" | "bare N½" => table::bytes,
-        "notice waiting" | "notice polling" => table::ms,
-        "idle" => table::cpu,
-        _ if series.ends_with("messages") => table::millions,
-        _ => table::ns,
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bywire_figures::figures::{Figures, without};
+    use bywire_figures::requirement::assert_contestants;
+    use bywire_measure::measure::Topology;
+
     use super::*;
 
     #[test]
     fn every_figure_has_its_contestant() {
         let contest = contestants(0.1);
-        requirement::assert_contestants(&REQUIREMENTS, &contest);
-        let unprepared = contest.entries().iter().filter(|entry| entry.contestant.name != "ucx");
-        for entry in unprepared {
-            assert!(entry.failures.is_empty(), "{}: {:?}", entry.contestant.name, entry.failures);
+        assert_contestants(&REQUIREMENTS, &contest);
+        for entry in contest.entries().into_iter().filter(|entry| entry.level != "ucx") {
+            let prepared = (entry.prepare)(&mut Topology::default());
+            assert!(prepared.is_ok(), "{}: {:?}", entry.level, prepared.err());
         }
     }
 
     #[test]
     fn a_figure_that_was_not_measured_has_a_reason() {
-        let mut contest = Contest::default();
-        contest.add("ucx", Err(anyhow::anyhow!("not installed")));
-        assert!(page(&contest).contains("| not measured: not installed |"));
+        let session = without("ucx", "not installed");
+        let page = page::page(&REQUIREMENTS, "", &Figures::of(&session));
+        assert!(page.contains("| not measured: not installed |"), "{page}");
     }
 }

@@ -1,33 +1,18 @@
-//! Takes every figure that MPI programs over Bywire must reach in one run, in turn with the implementations' own ways, and
-//! prints tables.
+//! Every figure that MPI programs over Bywire must reach in one run, in turn with the implementations' own ways.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use bywire_command::exit_status;
-use bywire_figures::contest::Contest;
-use bywire_figures::lab;
+use bywire_figures::contestant::{Contest, Contestant};
 use bywire_figures::libfabric::{self, Provider};
-use bywire_figures::program::{self, Arguments};
-use bywire_figures::quiet_connections;
 use bywire_figures::requirement::Basis::{Less, Median, Over, OverLowest};
-use bywire_figures::requirement::Bound::{AtLeast, AtMost};
-use bywire_figures::requirement::{self, Requirement};
+use bywire_figures::requirement::{Requirement, at_least, at_most};
 use bywire_figures::rival_pair::Place;
-use bywire_figures::table::{self, Show};
-use bywire_measure::measure::{Request, Topology};
-use bywire_measure::mpi::{self, Implementation};
-use bywire_results::cell::DISTURBED;
-use clap::Parser;
-
-/// Every figure of docs/performance.md on MPI in one run, as Markdown tables
-#[derive(Parser)]
-struct Mpi {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
-const RATIO: Show = table::ratio;
+use bywire_figures::series::Metric::{Mean, Messages};
+use bywire_figures::series::{by, value};
+use bywire_figures::{page, program, quiet_connections};
+use bywire_measure::measure::Request;
+use bywire_measure::mpi::Implementation;
+use bywire_results::cell::Unit;
 
 /// Round trips of libfabric's own ping-pong for each second of measuring.
 const PING_PONGS_PER_SECOND: f64 = 1e6;
@@ -37,49 +22,39 @@ const UNMATCHED: u32 = 1024;
 
 #[rustfmt::skip]
 const REQUIREMENTS: [Requirement; 26] = [
-    Requirement { measure: "8 B half-RTT, Open MPI over Bywire, less that of ports", bound: AtMost { required: 200.0, goal: 120.0 }, basis: Less("latency open-mpi bywire", "latency ports"), show: table::ns },
-    Requirement { measure: "8 B mean half-RTT, libfabric without MPI over Bywire, less that of ports", bound: AtMost { required: 60.0, goal: 30.0 }, basis: Less("libfabric bywire", "latency ports mean"), show: table::ns },
-    Requirement { measure: "8 B half-RTT, Open MPI over vader", bound: AtMost { required: 1.8, goal: 1.3 }, basis: Over("latency open-mpi bywire", "latency open-mpi shm"), show: RATIO },
-    Requirement { measure: "the same, MPICH over its own shared memory", bound: AtMost { required: 1.0, goal: 0.7 }, basis: Over("latency mpich bywire", "latency mpich shm"), show: RATIO },
-    Requirement { measure: "the same, MPICH over libfabric's shm", bound: AtMost { required: 0.7, goal: 0.5 }, basis: Over("latency mpich bywire", "latency mpich ofi-shm"), show: RATIO },
-    Requirement { measure: "the same, MPICH over libfabric's sm2", bound: AtMost { required: 0.9, goal: 0.6 }, basis: Over("latency mpich bywire", "latency mpich ofi-sm2"), show: RATIO },
-    Requirement { measure: "8 B messages, Open MPI over vader", bound: AtLeast { required: 0.35, goal: 0.6 }, basis: Over("short open-mpi bywire messages", "short open-mpi shm messages"), show: RATIO },
-    Requirement { measure: "64 KiB rate, Open MPI over vader", bound: AtLeast { required: 1.2, goal: 1.8 }, basis: Over("64 KiB open-mpi bywire", "64 KiB open-mpi shm"), show: RATIO },
-    Requirement { measure: "the same, MPICH over its own shared memory", bound: AtLeast { required: 1.0, goal: 1.5 }, basis: Over("64 KiB mpich bywire", "64 KiB mpich shm"), show: RATIO },
-    Requirement { measure: "1 MiB rate, Open MPI over vader", bound: AtLeast { required: 1.2, goal: 1.8 }, basis: Over("1 MiB open-mpi bywire", "1 MiB open-mpi shm"), show: RATIO },
-    Requirement { measure: "the same, MPICH over its own shared memory", bound: AtLeast { required: 1.0, goal: 1.5 }, basis: Over("1 MiB mpich bywire", "1 MiB mpich shm"), show: RATIO },
-    Requirement { measure: "two nodes, encrypted: 8 B half-RTT, Open MPI over its TCP in clear", bound: AtMost { required: 0.8, goal: 0.6 }, basis: Over("latency open-mpi encrypted", "latency open-mpi veth"), show: RATIO },
-    Requirement { measure: "the same, MPICH over libfabric's TCP in clear", bound: AtMost { required: 0.6, goal: 0.4 }, basis: Over("latency mpich encrypted", "latency mpich veth"), show: RATIO },
-    Requirement { measure: "two nodes, plain: 1 MiB rate, Open MPI over its TCP", bound: AtLeast { required: 1.0, goal: 1.5 }, basis: Over("1 MiB open-mpi plain", "1 MiB open-mpi veth"), show: RATIO },
-    Requirement { measure: "two nodes, encrypted: 1 MiB rate, Open MPI over its TCP in clear, MTU 1500", bound: AtLeast { required: 0.6, goal: 0.9 }, basis: Over("1 MiB open-mpi encrypted", "1 MiB open-mpi veth"), show: RATIO },
-    Requirement { measure: "the same, MTU 9000", bound: AtLeast { required: 0.8, goal: 1.2 }, basis: Over("9000 open-mpi encrypted", "9000 open-mpi veth"), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 8 B allreduce, time over the better stock MPI", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("allreduce 4 open-mpi bywire", &["allreduce 4 open-mpi shm", "allreduce 4 mpich shm"]), show: RATIO },
-    Requirement { measure: "8 ranks on 2 cores: the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("allreduce 8 open-mpi bywire", &["allreduce 8 open-mpi shm", "allreduce 8 mpich shm"]), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 1 KiB alltoall, time over the better stock MPI", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("alltoall 4 open-mpi bywire", &["alltoall 4 open-mpi shm", "alltoall 4 mpich shm"]), show: RATIO },
-    Requirement { measure: "8 ranks on 2 cores: the same", bound: AtMost { required: 1.0, goal: 0.5 }, basis: OverLowest("alltoall 8 open-mpi bywire", &["alltoall 8 open-mpi shm", "alltoall 8 mpich shm"]), show: RATIO },
-    Requirement { measure: "1,024 receives wait for other messages: 8 B half-RTT more, Open MPI over Bywire", bound: AtMost { required: 1000.0, goal: 50.0 }, basis: Less("unmatched open-mpi bywire", "latency open-mpi bywire"), show: table::ns },
-    Requirement { measure: "quiet connection, memory of both ends", bound: AtMost { required: 131072.0, goal: 32768.0 }, basis: Median("quiet connection"), show: table::bytes },
-    Requirement { measure: "8 B half-RTT, Open MPI over Bywire beside ports of their own (not required)", bound: AtMost { required: 3.0, goal: 2.0 }, basis: Over("latency open-mpi bywire", "latency ports"), show: RATIO },
-    Requirement { measure: "8 B half-RTT, Open MPI over its TCP by loopback (not required)", bound: AtMost { required: 0.2, goal: 0.1 }, basis: Over("latency open-mpi bywire", "latency open-mpi tcp"), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 8 B allreduce, MPICH alone over MPICH over Bywire, time (not required)", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: Over("allreduce 4 mpich shm", "allreduce 4 mpich bywire"), show: RATIO },
-    Requirement { measure: "4 ranks on 2 cores: 1 KiB alltoall, the same (not required)", bound: AtLeast { required: 1.0, goal: 2.0 }, basis: Over("alltoall 4 mpich shm", "alltoall 4 mpich bywire"), show: RATIO },
+    at_most("8 B half-RTT, Open MPI over Bywire, less that of ports", 200.0, 120.0, Less(value("latency open-mpi bywire"), value("latency ports"))).in_unit(Unit::Nanoseconds),
+    at_most("8 B mean half-RTT, libfabric without MPI over Bywire, less that of ports", 60.0, 30.0, Less(value("libfabric bywire"), by("latency ports", Mean))).in_unit(Unit::Nanoseconds),
+    at_most("8 B half-RTT, Open MPI over vader", 1.8, 1.3, Over(value("latency open-mpi bywire"), value("latency open-mpi shm"))),
+    at_most("the same, MPICH over its own shared memory", 1.0, 0.7, Over(value("latency mpich bywire"), value("latency mpich shm"))),
+    at_most("the same, MPICH over libfabric's shm", 0.7, 0.5, Over(value("latency mpich bywire"), value("latency mpich ofi-shm"))),
+    at_most("the same, MPICH over libfabric's sm2", 0.9, 0.6, Over(value("latency mpich bywire"), value("latency mpich ofi-sm2"))),
+    at_least("8 B messages, Open MPI over vader", 0.35, 0.6, Over(by("short open-mpi bywire", Messages), by("short open-mpi shm", Messages))),
+    at_least("64 KiB rate, Open MPI over vader", 1.2, 1.8, Over(value("64 KiB open-mpi bywire"), value("64 KiB open-mpi shm"))),
+    at_least("the same, MPICH over its own shared memory", 1.0, 1.5, Over(value("64 KiB mpich bywire"), value("64 KiB mpich shm"))),
+    at_least("1 MiB rate, Open MPI over vader", 1.2, 1.8, Over(value("1 MiB open-mpi bywire"), value("1 MiB open-mpi shm"))),
+    at_least("the same, MPICH over its own shared memory", 1.0, 1.5, Over(value("1 MiB mpich bywire"), value("1 MiB mpich shm"))),
+    at_most("two nodes, encrypted: 8 B half-RTT, Open MPI over its TCP in clear", 0.8, 0.6, Over(value("latency open-mpi encrypted"), value("latency open-mpi veth"))),
+    at_most("the same, MPICH over libfabric's TCP in clear", 0.6, 0.4, Over(value("latency mpich encrypted"), value("latency mpich veth"))),
+    at_least("two nodes, plain: 1 MiB rate, Open MPI over its TCP", 1.0, 1.5, Over(value("1 MiB open-mpi plain"), value("1 MiB open-mpi veth"))),
+    at_least("two nodes, encrypted: 1 MiB rate, Open MPI over its TCP in clear, MTU 1500", 0.6, 0.9, Over(value("1 MiB open-mpi encrypted"), value("1 MiB open-mpi veth"))),
+    at_least("the same, MTU 9000", 0.8, 1.2, Over(value("9000 open-mpi encrypted"), value("9000 open-mpi veth"))),
+    at_most("4 ranks on 2 cores: 8 B allreduce, time over the better stock MPI", 1.0, 0.5, OverLowest(value("allreduce 4 open-mpi bywire"), &[value("allreduce 4 open-mpi shm"), value("allreduce 4 mpich shm")])),
+    at_most("8 ranks on 2 cores: the same", 1.0, 0.5, OverLowest(value("allreduce 8 open-mpi bywire"), &[value("allreduce 8 open-mpi shm"), value("allreduce 8 mpich shm")])),
+    at_most("4 ranks on 2 cores: 1 KiB alltoall, time over the better stock MPI", 1.0, 0.5, OverLowest(value("alltoall 4 open-mpi bywire"), &[value("alltoall 4 open-mpi shm"), value("alltoall 4 mpich shm")])),
+    at_most("8 ranks on 2 cores: the same", 1.0, 0.5, OverLowest(value("alltoall 8 open-mpi bywire"), &[value("alltoall 8 open-mpi shm"), value("alltoall 8 mpich shm")])),
+    at_most("1,024 receives wait for other messages: 8 B half-RTT more, Open MPI over Bywire", 1000.0, 50.0, Less(value("unmatched open-mpi bywire"), value("latency open-mpi bywire"))).in_unit(Unit::Nanoseconds),
+    at_most("quiet connection, memory of both ends", 131072.0, 32768.0, Median(value("quiet connection"))).in_unit(Unit::Bytes),
+    at_most("8 B half-RTT, Open MPI over Bywire beside ports of their own (not required)", 3.0, 2.0, Over(value("latency open-mpi bywire"), value("latency ports"))),
+    at_most("8 B half-RTT, Open MPI over its TCP by loopback (not required)", 0.2, 0.1, Over(value("latency open-mpi bywire"), value("latency open-mpi tcp"))),
+    at_least("4 ranks on 2 cores: 8 B allreduce, MPICH alone over MPICH over Bywire, time (not required)", 1.0, 2.0, Over(value("allreduce 4 mpich shm"), value("allreduce 4 mpich bywire"))),
+    at_least("4 ranks on 2 cores: 1 KiB alltoall, the same (not required)", 1.0, 2.0, Over(value("alltoall 4 mpich shm"), value("alltoall 4 mpich bywire"))),
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    exit_status::of(
-        "mpi",
-        match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["__worker", ..] => bywire_measure::worker::run(),
-            [mpi::COMMAND, socket, program] => mpi::run_rank(Path::new(socket), Path::new(program)),
-            ["up", ..] => program::become_bywire(&words),
-            _ => Mpi::parse().arguments.run(contestants, page),
-        },
-    )
+    program::main("mpi", contestants, |figures| page::page(&REQUIREMENTS, "", figures))
 }
 
 fn contestants(pair_seconds: f64) -> Contest {
-    let mut topology = Topology::default();
     let mut contest = Contest::default();
     let mut requests = Vec::new();
     for implementation in Implementation::ALL {
@@ -131,44 +106,24 @@ fn contestants(pair_seconds: f64) -> Contest {
     let ports = Request { size_bytes: Some(8), spin: Some(true), ..Request::new("msg", "latency") };
     requests.push(("latency ports".to_owned(), ports));
     for (name, request) in requests {
-        contest.add(&name, lab::contestant_in(&mut topology, &name, request, pair_seconds));
+        contest.add(name, Ok(Contestant::laboratory(request, pair_seconds)));
     }
     let iterations = (pair_seconds * PING_PONGS_PER_SECOND) as u64;
-    let bare = Provider::bywire().and_then(|provider| {
-        libfabric::latency("libfabric bywire", provider, &Place::Machine, 8, iterations)
-    });
+    let bare =
+        Provider::bywire().and_then(|provider| libfabric::latency(provider, &Place::Machine, 8, iterations));
     contest.add("libfabric bywire", bare);
-    contest.add("quiet connection", quiet_connections::contestant("quiet connection"));
+    contest.add("quiet connection", quiet_connections::contestant());
     contest
-}
-
-fn page(contest: &Contest) -> String {
-    let mut page = table::machine();
-    page.push('\n');
-    page.push_str(&requirement::table(&REQUIREMENTS, contest));
-    page.push_str(&format!("\nBehind them. {DISTURBED}\n\n"));
-    page.push_str(&table::contestants(contest, show));
-    page
-}
-
-/// How a series is written, by its name.
-fn show(series: &str) -> Show {
-    let is_rate = ["64 KiB", "1 MiB", "9000", "short"].iter().any(|what| series.starts_with(what));
-    match is_rate {
-        _ if series == "quiet connection" => table::bytes,
-        _ if series.ends_with("messages") => table::millions,
-        true => table::rate,
-        false => table::ns,
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bywire_figures::requirement::assert_contestants;
+
     use super::*;
 
     #[test]
-    fn every_figure_belongs_to_a_measured_series() {
-        let contest = contestants(0.1);
-        requirement::assert_contestants(&REQUIREMENTS, &contest);
+    fn every_figure_has_its_contestant() {
+        assert_contestants(&REQUIREMENTS, &contestants(0.1));
     }
 }
