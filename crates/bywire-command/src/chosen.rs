@@ -89,3 +89,55 @@ fn value_parser<R: Table>(row: &'static OptionRow<R>) -> ValueParser {
     let read = move |text: &str| row.check(text).map(|()| text.to_owned());
     read.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::options! {
+        /// How something is done.
+        #[derive(Debug, Default, PartialEq)]
+        pub struct Manner {}
+
+        /// Its options.
+        pub static OPTIONS;
+
+        "" {
+            spin: Option<bool> {
+                OptionRow::flag("spin", true, "Spin").excludes("no-spin").variable("SPIN", "0 or 1");
+                OptionRow::flag("no-spin", false, "Sleep").by_default("spin").variable("SPIN", "0 or 1");
+            }
+            count: Option<u32> {
+                OptionRow::of("count", "N", "8", "How often");
+            }
+        }
+    }
+
+    fn chosen(words: &[&str]) -> Result<Manner, clap::Error> {
+        let command = Chosen::<Manner>::augment_args(Command::new("test").no_binary_name(true));
+        let chosen = Chosen::<Manner>::from_arg_matches(&command.try_get_matches_from(words)?)?;
+        let mut manner = Manner::default();
+        chosen.set_in(&mut manner).expect("checked by the parser");
+        Ok(manner)
+    }
+
+    #[test]
+    fn one_row_makes_an_option_its_field_and_its_variable() {
+        let manner = chosen(&["--no-spin", "--count", "3"]).expect("valid");
+        assert_eq!(manner, Manner { spin: Some(false), count: Some(3) });
+        let assignments: Vec<_> = OPTIONS.iter().filter_map(|row| row.assignment(&manner)).collect();
+        assert_eq!(assignments, [("SPIN", "0")]);
+        assert_eq!(chosen(&[]).expect("valid"), Manner::default());
+        for wrong in [&["--count", "few"][..], &["--spin", "--no-spin"], &["--frobnicate"]] {
+            assert!(chosen(wrong).is_err(), "{wrong:?}");
+        }
+        let help: String = OPTIONS.iter().filter_map(OptionRow::variable_help).collect();
+        let lines = ["SPIN=1", "SPIN=0"].map(|set| format!("  {set:<26} the same as --"));
+        assert_eq!(help, format!("{}spin\n{}no-spin\n", lines[0], lines[1]));
+        let mut command = Chosen::<Manner>::augment_args(Command::new("test"));
+        let printed = command.render_help().to_string();
+        for text in ["--count <N>", "How often [default: 8]", "Sleep [default: spin]"] {
+            assert!(printed.contains(text), "{printed}");
+        }
+    }
+}

@@ -168,6 +168,8 @@ mod tests {
     fn contestants(value: f64) -> Contest {
         let mut contest = Contest::default();
         contest.add("steady", Ok(Contestant::of_value("a command", Unit::Nanoseconds, move || Ok(value))));
+        let worn = || anyhow::bail!("worn\nout");
+        contest.add("weak", Ok(Contestant::of_value("a command", Unit::Nanoseconds, worn)));
         contest.add("nowhere", Err(anyhow::anyhow!("not\ninstalled")));
         contest
     }
@@ -200,6 +202,7 @@ mod tests {
         for line in [
             "| steady | 100 ns (100 ns to 100 ns) | not known | `a command` |",
             "nowhere was given up: not installed",
+            "weak was given up: weak, after 0 of 6 pairs: worn out",
         ] {
             assert!(printed.contains(line), "{printed}");
         }
