@@ -1,4 +1,4 @@
-//! What the command `bywire` and the other programs share, whatever they do.
+//! Parts that the command `bywire` and the other programs share.
 //!
 //! | module | what it is |
 //! | --- | --- |

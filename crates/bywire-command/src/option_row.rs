@@ -44,7 +44,7 @@ macro_rules! options {
     };
 }
 
-/// What the options of one table set.
+/// A struct that the options of one table set.
 pub trait Table: Default + 'static {
     /// The table, in the order of its help.
     fn rows() -> &'static [OptionRow<Self>];
@@ -259,7 +259,7 @@ impl<R> OptionRow<R> {
         Some(format!("  {set:<26} the same as --{}\n", self.name))
     }
 
-    /// What a flag's environment variable is set to.
+    /// The word that a flag's environment variable is set to.
     fn word(&self) -> Option<&'static str> {
         match self.form {
             Form::Flag(sets) => Some(if sets { "1" } else { "0" }),

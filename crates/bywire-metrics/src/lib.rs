@@ -46,7 +46,7 @@ struct Caller {
     answer: Option<Answer>,
 }
 
-/// What a caller has to read.
+/// A page that a caller reads.
 #[derive(Debug)]
 struct Answer {
     bytes: Arc<[u8]>,

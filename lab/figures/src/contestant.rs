@@ -1,5 +1,5 @@
-//! What is measured: the laboratory's own requests, and adapters of everything else. Each takes one fresh pair at a time, and
-//! yields cells.
+//! Contestants: the laboratory's own requests, and adapters of everything else. Each takes one fresh pair at a time, and yields
+//! cells.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -74,12 +74,12 @@ impl Contestant {
         Self::requested(request, pair_seconds, Manner::Kept)
     }
 
-    /// The same over a fresh carrier each time. Transactions also yield [`Metric::HalfRtt`], a stream [`Metric::Demand`].
+    /// `request` over a fresh carrier each time. Transactions also yield [`Metric::HalfRtt`], a stream [`Metric::Demand`].
     pub fn fresh(request: Request, pair_seconds: f64) -> Self {
         Self::requested(request, pair_seconds, Manner::Fresh(1))
     }
 
-    /// The same as `bywire measure` takes it: over all of its fresh pairs.
+    /// `request` as `bywire measure` takes it: over all of its fresh pairs.
     pub fn whole(request: Request, pair_seconds: f64) -> Self {
         Self::requested(request, pair_seconds, Manner::Fresh(PAIRS))
     }
@@ -103,7 +103,7 @@ impl Contestant {
         Self::Adapter(Adapter { command: command.into(), unit, take: Box::new(take) })
     }
 
-    /// The same with a single figure.
+    /// An adapter with a single figure.
     pub fn of_value(
         command: impl Into<String>,
         unit: Unit,

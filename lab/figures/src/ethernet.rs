@@ -221,7 +221,7 @@ pub fn program_contestant(
     taken_by(command, program, unit, move || Ok(vec![(Metric::Value, measure()?)]))
 }
 
-/// The same with several figures.
+/// Another program's measurement with several figures.
 fn taken_by(
     command: &str,
     program: &'static str,

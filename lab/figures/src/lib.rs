@@ -1,5 +1,5 @@
-//! What the figures of docs/performance.md are made of. [`contestant`] is what is measured: requests to the laboratory, and
-//! adapters of other programs and bare loops. A session of the laboratory takes fresh pairs of everything in turn, so that what is
+//! The figures of docs/performance.md. A [`contestant`] is measured: a request to the laboratory, or an adapter of another program
+//! or a bare loop. A session of the laboratory takes fresh pairs of everything in turn, so that what is
 //! compared ran side by side. [`figures`] reads medians, ratios and their spread of it, and [`requirement`] sets them against what
 //! is required.
 

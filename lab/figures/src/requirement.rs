@@ -21,7 +21,7 @@ enum Bound {
     AtLeast { required: f64, goal: f64 },
 }
 
-/// Where a figure comes from.
+/// The source of a figure.
 #[derive(Clone, Copy)]
 pub enum Basis {
     /// The median of a series.
@@ -30,7 +30,7 @@ pub enum Basis {
     Worst(&'static [Series<'static>]),
     /// One series over another.
     Over(Series<'static>, Series<'static>),
-    /// What one series has more than another.
+    /// The difference of two series.
     Less(Series<'static>, Series<'static>),
     /// One series over the highest of several, of which some may be missing.
     OverHighest(Series<'static>, &'static [Series<'static>]),
@@ -42,7 +42,7 @@ pub enum Basis {
 pub struct Requirement {
     /// The name of the measurement in tables.
     pub measure: &'static str,
-    /// Where it comes from.
+    /// Its source.
     pub basis: Basis,
     bound: Bound,
     show: Show,

@@ -7,7 +7,7 @@ use bywire_results::cell::Unit;
 /// A figure of a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
-    /// What it is measured for: of the laboratory's tests the value of their cells.
+    /// The main figure. For the laboratory's tests it is the value of their cells.
     Value,
     /// The mean half-RTT.
     Mean,

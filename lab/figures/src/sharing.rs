@@ -27,7 +27,7 @@ pub fn contestant(topology: &mut Topology, requests: [Request; 2], seconds: f64)
     }))
 }
 
-/// What a fresh pair comes to over all of its time.
+/// The mean rate of a fresh pair over all of its time.
 fn mean_of_pair(measurement: &mut Measurement) -> Result<f64> {
     let pair = measurement.pairs_taken();
     measurement.take_pair()?;

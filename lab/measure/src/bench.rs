@@ -29,7 +29,7 @@ const REPORT_FILE: &str = "report";
 /// Makes the report's files of a session: the extension and the text of each, the page first.
 pub type Report = fn(&Session) -> Vec<(String, String)>;
 
-/// What is measured pair by pair, and the cells that its pairs make.
+/// A source of pairs, and the cells that its pairs make.
 pub trait Sampler {
     /// Takes one more fresh pair. `attempt` counts from 0, failed ones too.
     ///
@@ -70,7 +70,7 @@ pub struct Entry {
     pub level: String,
     /// The test that it names, if the level has several.
     pub test: Option<String>,
-    /// What distinguishes it from others of its level and test.
+    /// The options that distinguish it from others of its level and test.
     pub shape: String,
     /// The expected time of one pair.
     pub expected: Duration,

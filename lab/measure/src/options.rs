@@ -42,7 +42,7 @@ bywire_command::options! {
         pub level: String,
         /// A test of that level.
         pub test: String,
-        /// What a host's `bywire serve` asks for. No job and no cell contains it.
+        /// The credential that a host's `bywire serve` asks for. No job and no cell contains it.
         #[serde(skip)]
         pub credential: Option<Credential>,
     }

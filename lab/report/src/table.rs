@@ -41,11 +41,11 @@ pub struct Entry {
     pub text: String,
     /// Smaller lines below it on a page. Other drawings leave them out.
     pub notes: Vec<String>,
-    /// What its text is.
+    /// The kind of its text.
     pub markup: Markup,
 }
 
-/// What the text of an entry is.
+/// The kind of an entry's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Markup {
     /// Text.

@@ -116,7 +116,7 @@ fn contestants(pair_seconds: f64) -> Contest {
     contest
 }
 
-/// What the laboratory measures too.
+/// Networks that the laboratory measures too.
 const LABORATORY: [(&str, Link, Option<Security>); 4] = [
     ("veth", Link::Veth, None),
     ("shm", Link::TwoProcesses, None),

@@ -187,7 +187,7 @@ fn add_on_wire(contest: &mut Contest, place: &Place, seconds: f64) {
     RIVALS.into_iter().zip(rivals).for_each(|(name, rival)| contest.add(name, rival));
 }
 
-/// What each layer of a packet costs.
+/// The cost of each layer of a packet.
 fn layers(figures: &Figures) -> String {
     let cost = |name| Some(1e9 * PAYLOAD_BYTES / figures.rounds().figure(value(name))?.value);
     let shown = |ns: Option<f64>| ns.map_or("not measured".to_owned(), |ns| format!("{ns:.0} ns"));

@@ -28,7 +28,7 @@ const COMPARISONS: [(&str, [Series<'static>; 3]); 6] = [
     ),
 ];
 
-/// What the laboratory's level `mpi` says, and what a small loop of the usual kind says in the same run.
+/// Series of the laboratory's level `mpi`, and of a small loop of the usual kind in the same run.
 const AGREEMENTS: [(&str, [Series<'static>; 2]); 4] = [
     ("8 B half-RTT, median", [value("laboratory latency"), value("mpi")]),
     ("1 KiB stream", [value("laboratory 1024"), by("mpi", Rate(1024))]),

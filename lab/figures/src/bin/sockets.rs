@@ -28,7 +28,7 @@ const REQUIREMENTS: [Requirement; 12] = [
     at_most("resident memory per idle carried connection, 1,000 of them", 65536.0, 16384.0, Median(value("resident"))).in_unit(Unit::Bytes),
 ];
 
-/// What stands between the table and what is behind it.
+/// The text between the requirements and the contestants.
 const CORES: &str = "\nClient and server have a core each, unless their row says otherwise.\n";
 
 fn main() -> ExitCode {
