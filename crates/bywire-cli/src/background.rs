@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use bywire_measure::exit_status::{self, Misuse};
+use bywire_command::exit_status::{self, Misuse};
 
 /// The user's option.
 const ASKED: &str = "--background";
@@ -43,7 +43,7 @@ pub fn start() -> Result<()> {
     };
     let text = String::from_utf8_lossy(text).into_owned();
     match *kind {
-        READY => crate::output::print(&text),
+        READY => bywire_command::output::print(&text),
         MISUSED => bail!(Misuse(text)),
         _ => bail!(text),
     }

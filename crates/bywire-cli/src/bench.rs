@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use bywire_command::exit_status::{self, Misuse};
+use bywire_command::suggested_values::SuggestedValues;
 use bywire_measure::bench::{self, Finished};
-use bywire_measure::exit_status::Misuse;
 use bywire_measure::{interrupt, preset, registry, slowdown};
 use bywire_report as report;
 use bywire_results::cell::{Absence, Cell};
@@ -14,7 +15,6 @@ use clap::Args;
 use serde_json::json;
 
 use crate::progress::Progress;
-use crate::suggested_values::SuggestedValues;
 use crate::table;
 
 /// What to run and where to keep it.
@@ -77,7 +77,7 @@ impl BenchArgs {
         self.print(&finished)?;
         if !finished.session.complete {
             eprintln!("bywire: interrupted: what was measured is kept in {}", finished.directory.display());
-            std::process::exit(interrupt::EXIT_CODE);
+            std::process::exit(exit_status::INTERRUPTED);
         }
         Ok(())
     }
@@ -88,11 +88,11 @@ impl BenchArgs {
             whole["cells"] = serde_json::to_value(&finished.session.cells)?;
             whole["directory"] = json!(finished.directory);
             whole["report"] = json!(finished.report);
-            return crate::output::print(&format!("{whole}\n"));
+            return bywire_command::output::print(&format!("{whole}\n"));
         }
         let summary = report::summary_text(&finished.session);
         let said = crate::report::where_it_is(&finished.report);
-        crate::output::print(&format!("\n{}\n\n{said}", summary.trim_end()))
+        bywire_command::output::print(&format!("\n{}\n\n{said}", summary.trim_end()))
     }
 }
 
@@ -121,7 +121,7 @@ impl Lines {
 
     fn line(&self, text: &str) {
         if !self.progress.print(text) && !self.quiet {
-            let _closed = crate::output::print(&format!("{text}\n"));
+            let _closed = bywire_command::output::print(&format!("{text}\n"));
         }
     }
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use bywire_command::exit_status::Misuse;
 use bywire_eth::capture::{self, CaptureFilter};
 use bywire_eth::control::{self, Request};
-use bywire_measure::exit_status::Misuse;
 use clap::Args;
 
 use crate::eth::nobody;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, WORSE_EXIT_CODE, benchmark_action, junit};
+use bywire_command::exit_status::Misuse;
 use bywire_measure::bench;
-use bywire_measure::exit_status::Misuse;
 use bywire_results::store::{self, StoreError};
 use clap::Args;
 
@@ -94,7 +94,7 @@ impl CompareArgs {
             )));
         }
         self.export(&comparison)?;
-        crate::output::print(&match self.json {
+        bywire_command::output::print(&match self.json {
             true => format!("{}\n", comparison.json()),
             false => comparison.text(),
         })?;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
+use bywire_command::provider;
 use bywire_measure::memory;
-use bywire_measure::mpi::{Implementation, Installation, loading, provider};
+use bywire_measure::mpi::{Implementation, Installation, loading};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
 use bywire_node::client::{self, ClientError};
@@ -140,7 +141,7 @@ impl DoctorArgs {
         } else {
             table(&findings)
         };
-        crate::output::print(&text)
+        bywire_command::output::print(&text)
     }
 }
 
@@ -451,14 +452,19 @@ const TOOLS: [(Purpose, &str, &str, &str); 19] = [
     (Purpose::Use, "tcpdump", "tcpdump", "looking at what `bywire capture` recorded"),
     (Purpose::Measure, "nginx", "nginx-light", "level web"),
     (Purpose::Measure, "apache2", "apache2-bin", "level web"),
-    (Purpose::Measure, "wrk", "wrk", "benches/web"),
-    (Purpose::Measure, "iperf3", "iperf3", "benches/ethernet"),
-    (Purpose::Measure, "sockperf", "sockperf", "benches/ethernet"),
-    (Purpose::Measure, "ucx_perftest", "ucx-utils", "benches/messages, benches/rivals, benches/links"),
-    (Purpose::Measure, "fi_pingpong", "libfabric-bin", "benches/links"),
-    (Purpose::Measure, "nft", "nftables", "--loss, benches/links"),
-    (Purpose::Measure, "mpicc", "libopenmpi-dev", "level mpi, benches/mpi, benches/rivals"),
-    (Purpose::Measure, "mpirun", "openmpi-bin", "level mpi, benches/mpi, benches/rivals"),
+    (Purpose::Measure, "wrk", "wrk", "./x figures web"),
+    (Purpose::Measure, "iperf3", "iperf3", "./x figures ethernet"),
+    (Purpose::Measure, "sockperf", "sockperf", "./x figures ethernet"),
+    (
+        Purpose::Measure,
+        "ucx_perftest",
+        "ucx-utils",
+        "./x figures messages, ./x figures rivals, ./x figures links",
+    ),
+    (Purpose::Measure, "fi_pingpong", "libfabric-bin", "./x figures links"),
+    (Purpose::Measure, "nft", "nftables", "--loss, ./x figures links"),
+    (Purpose::Measure, "mpicc", "libopenmpi-dev", "level mpi, ./x figures mpi, ./x figures rivals"),
+    (Purpose::Measure, "mpirun", "openmpi-bin", "level mpi, ./x figures mpi, ./x figures rivals"),
     (Purpose::Test, "valgrind", "valgrind", "instruction counts"),
     (Purpose::Test, "dnsmasq", "dnsmasq-base", "DHCP over emulated Ethernet"),
     (Purpose::Test, "busybox", "busybox", "DHCP over emulated Ethernet"),

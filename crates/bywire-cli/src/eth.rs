@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use bywire_command::exit_status::Misuse;
 use bywire_eth::confinement::Reach;
 use bywire_eth::control::{self, Request};
 use bywire_eth::network::Launch;
@@ -12,7 +13,6 @@ use bywire_eth::order::{Confinement, Node as FabricNode};
 use bywire_eth::service::{Service, ServiceError};
 use bywire_eth::settings::{Interface, Settings, SettingsError};
 use bywire_eth::{carrier, confinement, status};
-use bywire_measure::exit_status::Misuse;
 use bywire_node::client;
 use bywire_sys::socket::Socket;
 use bywire_wire::service::status::{Node, State};
@@ -154,7 +154,10 @@ impl UpArgs {
         if !self.detached {
             // The output may be closed; the network stays.
             return self.serve(|service| {
-                service.lines().iter().for_each(|line| drop(crate::output::print(&format!("{line}\n"))));
+                service
+                    .lines()
+                    .iter()
+                    .for_each(|line| drop(bywire_command::output::print(&format!("{line}\n"))));
                 Ok(())
             });
         }
@@ -186,7 +189,7 @@ impl UpArgs {
         carrier.extend(fabric_node.is_some().then(|| "--fabric".into()));
         let launch = Launch::Program(program, carrier);
         // The output may be closed; the network stays.
-        let say = |line: &str| drop(crate::output::print(&format!("{line}\n")));
+        let say = |line: &str| drop(bywire_command::output::print(&format!("{line}\n")));
         let read = || Ok(Settings { fabric_node: fabric_node.clone(), ..self.settings()? });
         let service = Service::start(&read, &launch, &other_nodes, &say).map_err(classed)?;
         ready(&service)?;
@@ -310,7 +313,7 @@ impl ChosenArgs {
             let name = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
             format!("ended network {}, node {}\n", name("network"), name("node"))
         });
-        crate::output::print(&names.collect::<String>())?;
+        bywire_command::output::print(&names.collect::<String>())?;
         outcome
     }
 }
@@ -319,7 +322,7 @@ impl StatusArgs {
     fn run(self) -> Result<()> {
         let (found, outcome) = self.chosen.ask(Request::Status)?;
         if self.json {
-            crate::output::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
+            bywire_command::output::print(&(serde_json::to_string_pretty(&found)? + "\n"))?;
         }
         if found.is_empty() {
             outcome?;
@@ -329,7 +332,7 @@ impl StatusArgs {
         if self.json {
             return outcome;
         }
-        crate::output::print(&found.iter().map(status::table).collect::<String>())?;
+        bywire_command::output::print(&found.iter().map(status::table).collect::<String>())?;
         outcome
     }
 }

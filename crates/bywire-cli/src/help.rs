@@ -5,7 +5,7 @@ use bywire_measure::options::{OPTIONS, applies_to};
 use bywire_measure::registry::{self, HelpRow};
 use clap::Command;
 
-use crate::output;
+use bywire_command::output;
 
 /// One command for each usual purpose.
 pub const EXAMPLES: &str = "\

@@ -21,7 +21,7 @@ impl HistoricArgs {
     /// # Errors
     /// Those of printing.
     pub fn run(self) -> Result<()> {
-        crate::output::print(&if self.json { object()? } else { table() })
+        bywire_command::output::print(&if self.json { object()? } else { table() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 use bywire_node::fabric::{self, Fabric};
 use bywire_node::file::{self, FileError};
 use bywire_node::invitation::Invitation;
@@ -77,7 +77,7 @@ impl InviteArgs {
     pub fn run(self) -> Result<()> {
         let key_file = nodes::directory(self.config.as_deref())?.join(key::FILE_NAME);
         match client::invite(None, &key_file, &self.name)? {
-            Ok(line) => crate::output::print(&format!("bywire join '{line}'\n")),
+            Ok(line) => bywire_command::output::print(&format!("bywire join '{line}'\n")),
             Err(reason) => Err(Misuse(refusal(&reason, &self.name)).into()),
         }
     }
@@ -140,7 +140,10 @@ impl JoinArgs {
         })?;
         let Fabric { name, .. } = &joined;
         let own = joined.named(&key.public()).map_or(invitation.node.as_str(), |node| &node.name);
-        crate::output::print(&format!("{own} has joined fabric {name}, and {} is made\n", path.display()))?;
+        bywire_command::output::print(&format!(
+            "{own} has joined fabric {name}, and {} is made\n",
+            path.display()
+        ))?;
         if self.up { node::serve(&directory, self.port, None) } else { Ok(()) }
     }
 }

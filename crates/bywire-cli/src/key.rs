@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 
 /// How to make a key, for the help of both commands.
 pub const HELP: &str = "\

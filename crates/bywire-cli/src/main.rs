@@ -21,7 +21,6 @@ mod node;
 mod node_metrics;
 mod node_status;
 mod nodes;
-mod output;
 mod pair;
 mod ping;
 mod preload_diagnosis;
@@ -34,14 +33,13 @@ mod serve;
 mod status;
 #[cfg(test)]
 mod status_fixture;
-mod suggested_values;
 mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bywire_measure::exit_status;
+use bywire_command::exit_status;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -138,7 +136,7 @@ enum Action {
 }
 
 fn main() -> ExitCode {
-    output::quiet_when_closed();
+    bywire_command::output::quiet_when_closed();
     let parsed = command().try_get_matches().and_then(|matches| Bywire::from_arg_matches(&matches));
     match parsed {
         Ok(bywire) => exit_status::of("bywire", bywire.action.run()),

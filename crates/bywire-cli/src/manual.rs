@@ -23,7 +23,7 @@ impl CompletionsArgs {
     pub fn run(self, mut command: Command) -> Result<()> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, "bywire", &mut script);
-        crate::output::print(&String::from_utf8(script)?)
+        bywire_command::output::print(&String::from_utf8(script)?)
     }
 }
 
@@ -46,7 +46,7 @@ impl ManArgs {
         let Some(directory) = self.output else {
             let mut page = Vec::new();
             manual(&command).render(&mut page)?;
-            return crate::output::print(&String::from_utf8(page)?);
+            return bywire_command::output::print(&String::from_utf8(page)?);
         };
         let cannot = || format!("cannot write manual pages into {}", directory.display());
         fs::create_dir_all(&directory).with_context(cannot)?;

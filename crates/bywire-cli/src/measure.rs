@@ -3,18 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::chosen::Chosen;
+use bywire_command::exit_status::{self, Misuse};
+use bywire_command::suggested_values::SuggestedValues;
 use bywire_measure::interrupt;
 use bywire_measure::measure::{self, Request};
-use bywire_measure::option_row::OptionRow;
-use bywire_measure::options::{Credential, OPTIONS};
+use bywire_measure::options::Credential;
 use bywire_measure::registry;
 use bywire_report::netperf::Netperf;
-use clap::builder::{PossibleValuesParser, ValueParser};
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{ArgAction, Args, Command, ValueEnum};
 
 use crate::progress::Progress;
-use crate::suggested_values::SuggestedValues;
 use crate::{help, key, table};
 
 /// What to measure, and how.
@@ -28,7 +27,7 @@ pub struct MeasureArgs {
     #[arg(value_parser = tests(), hide_possible_values = true, required_unless_present = "help")]
     test: Option<String>,
     #[command(flatten)]
-    options: Options,
+    options: Chosen<Request>,
     /// File with the key of the host's `bywire serve`; the help of `serve` says how to make one [default: no key]
     #[arg(long, value_name = "FILE", help_heading = "How the messages are carried")]
     key: Option<PathBuf>,
@@ -56,73 +55,6 @@ enum Style {
     Netperf,
 }
 
-/// The options of the laboratory's table, by name, as they were given.
-#[derive(Debug)]
-struct Options(Vec<(&'static str, String)>);
-
-fn listed() -> impl Iterator<Item = &'static OptionRow<Request>> {
-    OPTIONS.iter().filter(|row| row.is_listed)
-}
-
-impl Args for Options {
-    fn augment_args(command: Command) -> Command {
-        command.args(listed().map(argument))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for Options {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = listed().filter_map(|row| {
-            let text = match row.takes_value() {
-                true => matches.get_one::<String>(row.name)?.clone(),
-                false => matches.get_flag(row.name).then(String::new)?,
-            };
-            Some((row.name, text))
-        });
-        Ok(Self(given.collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// An option of the table as the command line takes it.
-fn argument(row: &'static OptionRow<Request>) -> Arg {
-    let arg = Arg::new(row.name).long(row.name).help_heading(row.group);
-    if !row.takes_value() {
-        let rival = match row.name {
-            "spin" => Some("no-spin"),
-            "untouched" => Some("verify"),
-            _ => None,
-        };
-        return arg.help(row.help).action(ArgAction::SetTrue).conflicts_with_all(rival);
-    }
-    arg.help(format!("{} [default: {}]", row.help, row.default))
-        .value_name(row.value)
-        .value_parser(value_parser(row))
-        .hide_possible_values(!row.is_switch())
-        .allow_negative_numbers(true)
-}
-
-/// Parses values as the table does. A shell completes them, and the laboratory checks which of them go together.
-fn value_parser(row: &'static OptionRow<Request>) -> ValueParser {
-    let words = (row.words)();
-    if row.is_switch() {
-        return PossibleValuesParser::new(words).into();
-    }
-    if !words.is_empty() {
-        return SuggestedValues::of(words).into();
-    }
-    let read = move |text: &str| row.check(text).map(|()| text.to_owned());
-    read.into()
-}
-
 impl MeasureArgs {
     /// Measures and prints.
     pub fn run(self, command: Command) -> Result<()> {
@@ -140,7 +72,7 @@ impl MeasureArgs {
         let cell = match measured {
             Err(_) if interrupt::requested() => {
                 eprintln!("bywire: interrupted before the cell was complete: nothing is printed");
-                std::process::exit(interrupt::EXIT_CODE);
+                std::process::exit(exit_status::INTERRUPTED);
             }
             result => result?,
         };
@@ -151,9 +83,9 @@ impl MeasureArgs {
         } else {
             table::of_cell(&cell)
         };
-        crate::output::print(&text)?;
+        bywire_command::output::print(&text)?;
         if self.style.is_some() && cell.cpu.carriers.is_some() {
-            crate::output::print(
+            bywire_command::output::print(
                 "CPU of the processes that carry frames between both ends is not part of it: see --json\n",
             )?;
         }
@@ -163,9 +95,7 @@ impl MeasureArgs {
     fn request(&self) -> Result<Request> {
         let word = |word: &Option<String>| word.clone().context("a level and a test");
         let mut request = Request::new(&word(&self.level)?, &word(&self.test)?);
-        for (name, text) in &self.options.0 {
-            request.set(name, text)?;
-        }
+        self.options.set_in(&mut request)?;
         let key = self.key.as_deref().map(key::read).transpose()?;
         request.credential = key.map(Credential::Key).or(self.fabric.then_some(Credential::Fabric));
         Ok(request)
@@ -174,6 +104,10 @@ impl MeasureArgs {
 
 #[cfg(test)]
 mod tests {
+    use bywire_command::chosen::listed;
+    use bywire_command::option_row::OptionRow;
+    use clap::FromArgMatches;
+
     use super::*;
 
     /// What the shell makes of a command line: its words after the program and its subcommand.
@@ -208,7 +142,7 @@ mod tests {
     #[test]
     fn the_printed_command_repeats_the_measurement() {
         let mut all = Request::new("tcp", "stream");
-        for row in listed() {
+        for row in listed::<Request>() {
             let mut request = Request::new("tcp", "stream");
             row.set(&mut request, sample(row)).expect(row.name);
             assert!(row.is_given(&request), "{}", row.name);

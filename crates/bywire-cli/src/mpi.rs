@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use bywire_measure::mpi::provider;
-use bywire_results::shell;
+use bywire_command::provider;
+use bywire_command::shell;
 use clap::{Args, Subcommand};
 
-use crate::output;
+use bywire_command::output;
 
 /// Arguments of `bywire mpi`.
 #[derive(Args, Debug)]

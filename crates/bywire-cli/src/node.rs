@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bywire_measure::exit_status::{Misuse, complain};
+use bywire_command::exit_status::{Misuse, complain};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::key;
@@ -102,12 +102,12 @@ impl InitArgs {
             false => format!("{key_path} and {fabric_path}"),
         };
         match file::make(&path, file::PUBLIC_MODE, &fabric.to_string()) {
-            Ok(()) => crate::output::print(&format!(
+            Ok(()) => bywire_command::output::print(&format!(
                 "# made {made}\n# to add a machine: bywire invite NODE, once bywire up runs here\n{}",
                 fabric::stanza(&node)
             ))?,
             Err(FileError::Exists(_)) if had_key => return Err(nodes::in_a_fabric(&path)),
-            Err(FileError::Exists(_)) => crate::output::print(&format!(
+            Err(FileError::Exists(_)) => bywire_command::output::print(&format!(
                 "# made {key_path}; {fabric_path} exists and was not changed\n# add these lines to it, on every node\n{}",
                 fabric::stanza(&node)
             ))?,
@@ -168,7 +168,7 @@ pub fn serve(directory: &Path, udp_port: u16, metrics: Option<SocketAddr>) -> Re
         if *is_encrypted { "encrypted" } else { "not encrypted" },
         service.udp_port()
     );
-    crate::output::print(&ready)?;
+    bywire_command::output::print(&ready)?;
     // Without a service manager there is no socket to notify.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     Ok(service.run(&stop, &reload)?)

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use bywire_eth::metrics::{Metrics, Page};
+use bywire_metrics::{Metrics, Page};
 use bywire_node::client;
 use bywire_sys::poller::Poller;
 use bywire_wire::service::status::{Entry, Node, Service, Sockets, State};

@@ -1,7 +1,7 @@
 //! This machine's node in `bywire status`, as text and as JSON.
 
 use anyhow::Result;
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 use bywire_node::client::{self, ClientError};
 use bywire_node::key;
 use bywire_wire::handshake::PublicKey;

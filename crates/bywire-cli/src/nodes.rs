@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 use bywire_node::change::{self, Change, ChangeError};
 use bywire_node::client::{self, ClientError};
 use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
@@ -216,7 +216,7 @@ impl ListArgs {
         let own = own_key(&directory)?.public();
         let fabric = own_fabric(&directory, &own)?;
         let text = if self.json { format!("{}\n", object(&fabric, &own)) } else { text(&fabric, &own) };
-        crate::output::print(&text)
+        bywire_command::output::print(&text)
     }
 }
 
@@ -243,7 +243,7 @@ impl KeyArgs {
     /// One line that says what to do.
     pub fn run(self) -> Result<()> {
         let key = own_or_new_key(&directory(self.config.as_deref())?)?;
-        crate::output::print(&format!("{}\n", key::to_text(&key.public())))
+        bywire_command::output::print(&format!("{}\n", key::to_text(&key.public())))
     }
 }
 
@@ -281,7 +281,7 @@ fn finish(done: &str, fabric: &Fabric, own: &PublicKey) -> Result<()> {
             );
         }
     };
-    crate::output::print(&format!("{done}; fabric.toml has serial {} now; {next}\n", fabric.serial))
+    bywire_command::output::print(&format!("{done}; fabric.toml has serial {} now; {next}\n", fabric.serial))
 }
 
 fn roles(node: &Node, fabric: &Fabric, own: &PublicKey) -> (bool, bool) {

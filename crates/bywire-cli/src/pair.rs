@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 use bywire_pairing::launch;
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::space::{JoinError, Spaces};
@@ -86,7 +86,7 @@ impl PairArgs {
         let settings = self.config.or(default).map(|path| read(&path)).transpose().map_err(Misuse::of)?;
         let spaces = settings.unwrap_or_default().spaces().map_err(Misuse::of)?;
         for (name, error) in spaces.absent() {
-            bywire_measure::exit_status::complain(
+            bywire_command::exit_status::complain(
                 "bywire",
                 format!("the namespace {name} cannot be opened: {error}"),
             );
@@ -104,7 +104,7 @@ impl PairArgs {
             }
         };
         service.join(spaces);
-        crate::output::print(launch::READY)?;
+        bywire_command::output::print(launch::READY)?;
         Ok(service.serve(idle)?)
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
 use bywire_node::client;
 use bywire_node::ping::{ECHO_BYTES_MAX, ECHO_BYTES_MIN, NotPinged, Pinger, Reply};
 use bywire_sys::poller::Poller;
@@ -252,7 +252,7 @@ impl Pings {
     }
 
     fn say(&self, text: &str) -> Result<()> {
-        if self.is_quiet { Ok(()) } else { crate::output::print(text) }
+        if self.is_quiet { Ok(()) } else { bywire_command::output::print(text) }
     }
 
     /// Prints the summary. It is an error if a node has sent no reply.
@@ -263,10 +263,10 @@ impl Pings {
         if self.is_quiet {
             let found: Vec<Value> = self.targets.iter().map(|target| target.object(known(target))).collect();
             let object = json!({ "schema": "bywire-ping/1", "bytes": self.size, "nodes": found });
-            crate::output::print(&format!("{object}\n"))?;
+            bywire_command::output::print(&format!("{object}\n"))?;
         } else {
             let text: String = self.targets.iter().map(|target| target.text(known(target))).collect();
-            crate::output::print(&text)?;
+            bywire_command::output::print(&text)?;
         }
         let silent = self.targets.iter().filter(|target| target.received == 0);
         let silent: Vec<String> = silent

@@ -129,9 +129,9 @@ pub fn run(named: &[String], is_json: bool) -> Result<()> {
         let object = serde_json::json!({
             "schema": "bywire-doctor-fabric/1", "node": service.node, "complaint": service.complaint, "nodes": examined,
         });
-        crate::output::print(&format!("{object}\n"))?;
+        bywire_command::output::print(&format!("{object}\n"))?;
     } else {
-        crate::output::print(&text(&service, &examined))?;
+        bywire_command::output::print(&text(&service, &examined))?;
     }
     let lost = examined.iter().filter(|examination| !examination.is_reachable);
     let lost: Vec<&str> = lost.map(|examination| examination.name.as_str()).collect();

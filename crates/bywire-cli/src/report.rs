@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bywire_command::exit_status::{self, Misuse};
 use bywire_measure::bench;
-use bywire_measure::exit_status::{self, Misuse};
 use bywire_report as report;
 use bywire_report::merged::{by_preset, merged, together};
 use bywire_results::cell::Session;
@@ -64,9 +64,9 @@ impl ReportArgs {
             return match self.output {
                 Some(path) => {
                     fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
-                    crate::output::print(&format!("cells: {}\n", path.display()))
+                    bywire_command::output::print(&format!("cells: {}\n", path.display()))
                 }
-                None => crate::output::print(&text),
+                None => bywire_command::output::print(&text),
             };
         }
         let path = self.output.unwrap_or_else(|| self.sessions[0].join("report.html"));
@@ -77,7 +77,7 @@ impl ReportArgs {
             fs::write(&path, text).map_err(|error| elsewhere(&path, &error))?;
         }
         let summary = report::summary_text(&whole);
-        crate::output::print(&format!("{summary}\n{}", where_it_is(&path)))
+        bywire_command::output::print(&format!("{summary}\n{}", where_it_is(&path)))
     }
 
     fn read(&self) -> Result<Vec<(String, Session)>> {

@@ -9,7 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bywire_measure::exit_status::{Misuse, complain};
+use bywire_command::chosen::Chosen;
+use bywire_command::exit_status::{Misuse, complain};
+use bywire_command::option_row::OptionRow;
+use bywire_command::options;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::protocol::{
     CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
@@ -32,6 +35,42 @@ pub const MACHINE_VARIABLE: &str = "BYWIRE_PAIRING";
 /// The socket of a user's own service, in the user's directory.
 pub const OWN_SOCKET: &str = "pairing";
 
+options! {
+    /// How a program is run.
+    #[derive(Debug, Default)]
+    pub struct Manner {}
+
+    /// Every option of `bywire run`. A flag with a variable reaches the preloaded library, which reads that variable.
+    pub static OPTIONS;
+
+    "" {
+        library: Option<PathBuf> {
+            OptionRow::of("library", "FILE", "the one that came with this command", "Preload this library");
+        }
+        spin: Option<bool> {
+            OptionRow::flag("spin", true, "Spin before each sleep, if the core has nothing else to do")
+                .by_default("only while waits are short")
+                .excludes("no-spin")
+                .variable(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it");
+            OptionRow::flag("no-spin", false, "Sleep at once")
+                .by_default("spin while waits are short")
+                .variable(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it");
+        }
+        io_uring: bool {
+            OptionRow::flag("io-uring", true, "Let the program use io_uring, which ends carrying")
+                .by_default("refuse it, as most containers do")
+                .variable(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not");
+        }
+        explain: bool {
+            OptionRow::flag(
+                "explain",
+                true,
+                "When the program has ended, print its connections, carried or why not, on standard error",
+            );
+        }
+    }
+}
+
 /// The program, and the options of its run.
 #[derive(Args, Debug)]
 #[command(
@@ -41,41 +80,33 @@ Examples:
   bywire run -- redis-benchmark -p 7000
   bywire run --explain -- curl http://127.0.0.1:8000/
   bywire status",
-    after_help = "\
+    after_help = after_help()
+)]
+pub struct RunArgs {
+    /// The program, as the shell would start it, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+    #[command(flatten)]
+    options: Chosen<Manner>,
+}
+
+fn after_help() -> String {
+    let variables: String = OPTIONS.iter().filter_map(OptionRow::variable_help).collect();
+    format!(
+        "\
 Connections between two programs that run this way, on one machine and in one network namespace, leave the kernel \
 after their first calls. Every other connection stays TCP. Both programs must be of one user, unless `bywire pair` \
 serves the machine.
 
 Variables:
   BYWIRE_LOG=FILE            append a line to FILE for every connection that closes
-  BYWIRE_SOCKETS_SPIN=0      the same as --no-spin; 1: the same as --spin
-  BYWIRE_SOCKETS_IO_URING=1  the same as --io-uring
-  BYWIRE_SOCKETS_CALLS=N     offer a connection after N calls that moved data [default: 8]
+{variables}  BYWIRE_SOCKETS_CALLS=N     offer a connection after N calls that moved data [default: 8]
   BYWIRE_PAIRING=SOCKET      the socket of the machine's `bywire pair`
   BYWIRE_PAIRING=            use only a pairing service of your own
   BYWIRE_RUNTIME_DIR=DIR     the runtime directory [default: /run/bywire]
 
 The exit status is the program's own, 127 if there is no such program, and 126 if it cannot be run."
-)]
-pub struct RunArgs {
-    /// The program, as the shell would start it, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    program: Vec<String>,
-    /// Preload this library [default: the one that came with this command]
-    #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
-    /// Spin before each sleep, if the core has nothing else to do [default: only while waits are short]
-    #[arg(long, conflicts_with = "no_spin")]
-    spin: bool,
-    /// Sleep at once [default: spin while waits are short]
-    #[arg(long)]
-    no_spin: bool,
-    /// Let the program use io_uring, which ends carrying [default: refuse it, as most containers do]
-    #[arg(long)]
-    io_uring: bool,
-    /// When the program has ended, print its connections, carried or why not, on standard error
-    #[arg(long)]
-    explain: bool,
+    )
 }
 
 /// The socket of the service.
@@ -91,24 +122,24 @@ pub struct ServiceArgs {
 impl RunArgs {
     /// Becomes the program. Returns only if that fails.
     pub fn run(self) -> Result<()> {
-        let spin = (self.spin || self.no_spin).then_some(self.spin);
-        let library = match self.library {
+        let mut manner = Manner::default();
+        self.options.set_in(&mut manner)?;
+        let library = match &manner.library {
             Some(named) => {
-                launch::check_library(&named).map_err(Misuse::of)?;
-                named
+                launch::check_library(named).map_err(Misuse::of)?;
+                named.clone()
             }
             None => launch::find_library()?,
         };
-        check_switch(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it")
-            .map_err(Misuse::of)?;
-        check_switch(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not")
-            .map_err(Misuse::of)?;
+        OPTIONS.iter().try_for_each(OptionRow::check_variable).map_err(Misuse::of)?;
         check_calls().map_err(Misuse::of)?;
         let log = log().map_err(Misuse::of)?;
         let directory = own_directory()?;
-        let account = self.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
+        let account = manner.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
-        let launch = served(Launch::new(&directory, &library)?.spin(spin).io_uring(self.io_uring).log(log))?;
+        let launch = Launch::new(&directory, &library)?.log(log);
+        let assignments = OPTIONS.iter().filter_map(|row| row.assignment(&manner));
+        let launch = served(assignments.fold(launch, |launch, (name, value)| launch.variable(name, value)))?;
         let [program, arguments @ ..] = &self.program[..] else { bail!("name a program to run") };
         let mut command = Command::new(program);
         launch.prepare(command.args(arguments));
@@ -117,16 +148,6 @@ impl RunArgs {
             return explained.or_else(|error| not_run(program, &error.downcast()?));
         }
         not_run(program, &command.exec())
-    }
-}
-
-/// Checked here, because the library does not report an unknown word.
-fn check_switch(variable: &str, meaning: &str) -> Result<()> {
-    match std::env::var_os(variable) {
-        Some(word) if !["", "0", "1"].iter().any(|known| word == *known) => {
-            bail!("{variable}={} is not valid: {meaning}", word.display())
-        }
-        _ => Ok(()),
     }
 }
 
@@ -192,10 +213,10 @@ impl ServiceArgs {
         }
         match Service::start(&self.path, Scope::User) {
             Ok(mut service) => {
-                crate::output::print(launch::READY)?;
+                bywire_command::output::print(launch::READY)?;
                 Ok(service.serve(IDLE)?)
             }
-            Err(StartError::Served(_)) => crate::output::print(launch::READY),
+            Err(StartError::Served(_)) => bywire_command::output::print(launch::READY),
             Err(error) => Err(error.into()),
         }
     }

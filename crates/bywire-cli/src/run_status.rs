@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use bywire_measure::exit_status::complain;
+use bywire_command::exit_status::complain;
 use bywire_pairing::status::{self, QueryError, Status};
 
 use crate::count;

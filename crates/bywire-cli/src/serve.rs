@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bywire_measure::exit_status::Misuse;
+use bywire_command::exit_status::Misuse;
+use bywire_command::plain::one_line;
 use bywire_measure::fabric_keys;
 use bywire_measure::interrupt;
 use bywire_measure::remote_target::{self, Admission};
-use bywire_results::plain::one_line;
 use clap::Args;
 
 /// Where to listen, and for whom.
@@ -52,9 +52,9 @@ impl ServeArgs {
             }
             None => (Admission::Anyone, "anyone may measure"),
         };
-        crate::output::print(&format!("listening on {address}, {protection}\n"))?;
+        bywire_command::output::print(&format!("listening on {address}, {protection}\n"))?;
         remote_target::serve(&listener, admission, |line| {
-            let _closed = crate::output::print(&format!("{}\n", one_line(line)));
+            let _closed = bywire_command::output::print(&format!("{}\n", one_line(line)));
         })
     }
 

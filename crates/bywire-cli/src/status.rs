@@ -34,9 +34,9 @@ impl StatusArgs {
         if self.json {
             let mut object = run_status::object(&asked);
             object["node"] = node_status::object(node.as_deref());
-            crate::output::print(&format!("{object}\n"))?;
+            bywire_command::output::print(&format!("{object}\n"))?;
         } else if let Some(node) = &node {
-            crate::output::print(&node_status::text(node))?;
+            bywire_command::output::print(&node_status::text(node))?;
         }
         match asked {
             // The node is all that there is.
@@ -50,7 +50,7 @@ impl StatusArgs {
             }
             Err(error) => Err(error),
             Ok(_) if self.json => Ok(()),
-            Ok(status) => crate::output::print(&run_status::text(&status)),
+            Ok(status) => bywire_command::output::print(&run_status::text(&status)),
         }
     }
 }

@@ -369,6 +369,7 @@ fn show(value: f64, unit: Unit) -> String {
         Unit::BytesPerSecond => format!("{:.2} MB/s", value / 1e6),
         Unit::MessagesPerSecond => format!("{value:.0} messages/s"),
         Unit::TransactionsPerSecond => format!("{value:.0} transactions/s"),
+        unit => quantity::value(value, unit),
     }
 }
 

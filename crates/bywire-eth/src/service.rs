@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use bywire_metrics::Metrics;
 use bywire_sys::deferred::Deferred;
 use bywire_sys::poller::Poller;
 use serde_json::json;
@@ -17,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::control::{self, ControlError, ControlSocket, PortLinks, Request, ports_directory};
 use crate::interface::{InterfaceError, Plan};
-use crate::metrics::{self, Metrics};
+use crate::metrics;
 use crate::network::{self, Launch, Network, NetworkError};
 use crate::order::{Counts, Node};
 use crate::settings::{Settings, SettingsError};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::filters;
-use crate::protocol::{CORES_VARIABLE, IO_URING_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
+use crate::protocol::{CORES_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
 
 /// The subcommand that runs the pairing service. Each command that uses this module has it. It prints [`READY`] once
 /// it listens.
@@ -71,9 +71,7 @@ pub struct Launch {
     preload: PathBuf,
     service: PathBuf,
     cores: PathBuf,
-    spin: Option<bool>,
-    has_io_uring: bool,
-    log: Option<PathBuf>,
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Launch {
@@ -87,25 +85,26 @@ impl Launch {
             preload: preload(directory, library)?,
             service: directory.join("pairing"),
             cores: directory.join("pairing.cores"),
-            spin: None,
-            has_io_uring: false,
-            log: None,
+            variables: Vec::new(),
         })
     }
 
     /// Allows or forbids the library to spin before it sleeps. By default it spins for a bounded time where it may.
     pub fn spin(self, spin: Option<bool>) -> Self {
-        Self { spin, ..self }
-    }
-
-    /// Lets the program use io_uring; it is not carried once it does. Otherwise the environment decides.
-    pub fn io_uring(self, has_io_uring: bool) -> Self {
-        Self { has_io_uring, ..self }
+        let Some(spin) = spin else { return self };
+        self.variable(SPIN_VARIABLE, if spin { "1" } else { "0" })
     }
 
     /// Lets the library log to a file.
     pub fn log(self, log: Option<PathBuf>) -> Self {
-        Self { log, ..self }
+        let Some(log) = log else { return self };
+        self.variable(LOG_VARIABLE, log)
+    }
+
+    /// Sets a variable that the library reads. Otherwise the environment decides.
+    pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name, value.into()));
+        self
     }
 
     /// Uses a service that listens elsewhere and that this does not start.
@@ -132,15 +131,7 @@ impl Launch {
         } else {
             command.env_remove(filters::VARIABLE);
         }
-        if let Some(spin) = self.spin {
-            command.env(SPIN_VARIABLE, if spin { "1" } else { "0" });
-        }
-        if self.has_io_uring {
-            command.env(IO_URING_VARIABLE, "1");
-        }
-        if let Some(log) = &self.log {
-            command.env(LOG_VARIABLE, log);
-        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
     }
 
     /// Starts the service of `command` unless one answers, and waits until it listens. The service is detached, so it

@@ -5,15 +5,15 @@ use crate::tree::Tree;
 
 /// From the bottom up. Crates of one layer do not depend on each other.
 const LAYERS: [&[&str]; 9] = [
-    &["bywire-sys"],
-    &["bywire-ring"],
+    &["bywire-command", "bywire-sys"],
+    &["bywire-metrics", "bywire-ring"],
     &["bywire-match", "bywire-wire"],
     &["bywire", "bywire-pairing"],
     &["bywire-capi", "bywire-eth", "bywire-node", "bywire-ofi", "bywire-sockets"],
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
     &["bywire-measure", "bywire-report"],
-    &["bywire-cli", "bywire-benches", "bywire-examples"],
+    &["bywire-cli", "bywire-figures", "bywire-examples"],
 ];
 
 /// Tools of the tree. Only tests depend on them. The simulator depends on what it simulates.

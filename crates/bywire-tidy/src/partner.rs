@@ -58,7 +58,7 @@ mod tests {
         let named = "fn f() {\n    // Acquire: pairs with the release store in `g`.\n    a.load(Ordering::Acquire);\n}\n";
         let bare = "fn g() {\n    a.load(Ordering::Relaxed);\n    a.store(1, Ordering::Release);\n}\n";
         let text = format!("{named}{bare}");
-        let paths = ["crates/bywire-sockets/src/a.rs", "crates/bywire-measure/src/a.rs"];
+        let paths = ["crates/bywire-sockets/src/a.rs", "lab/measure/src/a.rs"];
         let tree = Tree::of(&[(paths[0], &text), (paths[1], &text)]);
         let breaches = check(&tree);
         assert_eq!(breaches.len(), 1, "{breaches:?}");

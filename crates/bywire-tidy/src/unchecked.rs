@@ -13,9 +13,9 @@ const NAMED: [&str; 26] = [
     "crates/bywire/src/message/buffer.rs",
     "crates/bywire/src/message/lend.rs",
     // The processor's time-stamp counter.
-    "crates/bywire-measure/src/clock.rs",
+    "lab/measure/src/clock.rs",
     // A mapping shared by the two ends of a ceiling's measurement.
-    "crates/bywire-measure/src/memory.rs",
+    "lab/measure/src/memory.rs",
     // The calls of libfabric's programs, their functions in the other direction, and memory that programs leave to operations.
     "crates/bywire-ofi/src/entry/",
     "crates/bywire-ofi/src/host.rs",
@@ -23,17 +23,17 @@ const NAMED: [&str; 26] = [
     "crates/bywire-ofi/src/operation.rs",
     "crates/bywire-ofi/src/regions.rs",
     // Reading memory lent by the other end of the same measurement.
-    "crates/bywire-measure/src/transport/msg.rs",
+    "lab/measure/src/transport/msg.rs",
     // Bytes that two threads hand to each other, and two mappings of one ring, one of them read-only.
-    "benches/src/bare_copy.rs",
-    "benches/src/bare_ring.rs",
+    "lab/figures/src/bare_copy.rs",
+    "lab/figures/src/bare_ring.rs",
     // Counting allocators.
     "crates/bywire-eth/tests/suite/carrier.rs",
     "crates/bywire-sim/tests/memory.rs",
     // Packet sockets, which report a frame's tag beside the frame.
     "crates/bywire-eth/tests/suite/vlan.rs",
     // Entering a namespace between fork and exec.
-    "crates/bywire-measure/src/namespaces.rs",
+    "lab/measure/src/namespaces.rs",
     // Forking, becoming another user, mounting a file system, and stepping a traced process.
     "crates/bywire/tests/suite/fork.rs",
     "crates/bywire/tests/suite/fuse/",

@@ -6,7 +6,7 @@ use crate::tree::Tree;
 /// The page whose tables name functions in their last column.
 const WALKS: &str = "docs/walks.md";
 /// The first directories of the tree's paths.
-const ROOTS: [&str; 6] = ["crates/", "docs/", "benches/", "examples/", "fuzz/", "packaging/"];
+const ROOTS: [&str; 7] = ["crates/", "conformance/", "docs/", "examples/", "fuzz/", "lab/", "packaging/"];
 
 /// One breach per quoted path that does not exist, and per function that its file does not have.
 pub fn check(tree: &Tree) -> Vec<Breach> {

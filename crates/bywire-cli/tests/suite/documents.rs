@@ -50,7 +50,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 56] = [
+const RULES: [(&str, Rule); 57] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -118,7 +118,8 @@ const RULES: [(&str, Rule); 56] = [
     ("cargo test -p ", NotRun("./x test runs every test")),
     ("./x check", NotRun("CI runs it beside the tests")),
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
-    ("benches/", NotRun("measures for minutes to hours, in a release build")),
+    ("./x figures ", NotRun("measures for minutes to hours, in a release build")),
+    ("conformance/", NotRun("runs for hours, and needs what other projects publish")),
     ("BYWIRE_SOAK=1 ", NotRun("takes ten minutes; ./x test runs the same test for a shorter time")),
     ("systemctl ", NotRun("needs systemd, and an installation in /usr/local")),
     ("podman ", NotRun("needs podman, and an image and a program of the reader's own")),
@@ -283,17 +284,16 @@ fn modules(package: &Path) -> Vec<String> {
 fn every_module_of_tests_is_listed_with_its_command() {
     const PAGE: &str = "docs/testing.md";
     let listed = suites(&page(PAGE));
+    let packages = packages();
     for (package, module) in &listed {
         let path = module.trim_end_matches("::").replace("::", "/");
-        let own = root().join("crates").join(package);
-        let folder = if package == "bywire-examples" { root().join("examples/rust") } else { own };
+        let folder = packages.get(package).unwrap_or_else(|| panic!("{PAGE}: there is no {package}"));
         let suite = folder.join("tests/suite");
         let is_there = suite.join(&path).is_dir() || suite.join(format!("{path}.rs")).exists();
         assert!(is_there, "{PAGE}: {package} has no tests in {module}");
     }
-    for package in fs::read_dir(root().join("crates")).expect("crates").flatten() {
-        let name = package.file_name().into_string().expect("text");
-        for module in modules(&package.path()) {
+    for (name, folder) in packages {
+        for module in modules(&folder) {
             let command = (name.clone(), format!("{module}::"));
             assert!(
                 listed.contains(&command),
@@ -301,6 +301,19 @@ fn every_module_of_tests_is_listed_with_its_command() {
             );
         }
     }
+}
+
+/// The folders of the workspace's packages, by name.
+fn packages() -> BTreeMap<String, PathBuf> {
+    let below = |place: &str, prefix: &'static str| {
+        let folders = fs::read_dir(root().join(place)).expect("a folder").flatten();
+        folders.map(move |folder| {
+            let name = folder.file_name().into_string().expect("text");
+            (format!("{prefix}{name}"), folder.path())
+        })
+    };
+    let examples = ("bywire-examples".to_owned(), root().join("examples/rust"));
+    below("crates", "").chain(below("lab", "bywire-")).chain([examples]).collect()
 }
 
 /// May namespaces be made here? Else says what is not run.

@@ -33,7 +33,7 @@ fn is_carried(words: &[&str]) {
     let Some((code, said, pairing)) = runs(&awaited, true, false) else { return };
     assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {:?}", pairing.status());
     assert_eq!(pairing.status().carried_ever, ENDS, "{words:?}: {:?}", pairing.status());
-    // For `benches/suites`, which makes a table of them.
+    // For `conformance/suites`, which makes a table of them.
     println!("row: {{\"version\": \"tests/loops.c\", \"tests\": 1, \"carried\": {ENDS}}}");
 }
 

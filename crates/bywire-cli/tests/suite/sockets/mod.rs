@@ -182,7 +182,7 @@ fn await_listener(port: u16) {
     });
 }
 
-/// For `benches/suites`, which makes a table of them: this many steps had the same outcome plain and carried.
+/// For `conformance/suites`, which makes a table of them: this many steps had the same outcome plain and carried.
 fn row(version: &str, steps: usize, carried: u64) {
     println!("row: {}", serde_json::json!({"version": version, "tests": steps, "carried": carried}));
 }

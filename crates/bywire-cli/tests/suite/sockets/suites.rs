@@ -92,7 +92,7 @@ fn pythons_own_tests_pass_over_carried_connections() {
     assert!(status["carried_ever"].as_u64() >= Some(20), "{status}");
 }
 
-/// The suite of a Python package, reduced to tests that move bytes over TCP and take seconds. `benches/suites` runs all
+/// The suite of a Python package, reduced to tests that move bytes over TCP and take seconds. `conformance/suites` runs all
 /// of it.
 struct Suite {
     name: &'static str,

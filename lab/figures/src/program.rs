@@ -1,0 +1,210 @@
+//! The programs that take figures: their arguments, their parts in other processes, and the output of the page.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use bywire_command::{exit_status, output};
+use bywire_measure::bench::{self, Progress};
+use bywire_measure::{interrupt, mpi};
+use bywire_pairing::launch;
+use bywire_results::cell::{Absence, Cell, Session};
+use bywire_results::store;
+use clap::Parser;
+
+use crate::contestant::Contest;
+use crate::figures::Figures;
+use crate::{bare_udp, death, fabric, idle, quic, resident};
+
+/// The duration of a contest, and where its session and its tables go.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Fresh pairs of everything, in turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measuring time of one pair of Bywire's
+    #[arg(long, default_value_t = 0.4, value_name = "SECONDS")]
+    time: f64,
+    /// Take only what has one of these in its name
+    #[arg(long, value_name = "PART,…", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Directory for the session, which `bywire report` and `bywire compare` read [default: a new one in `sessions`]
+    #[arg(long, value_name = "DIRECTORY")]
+    session: Option<PathBuf>,
+    /// Measure nothing: print the tables of a stored session
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["rounds", "time", "only", "session"])]
+    from: Option<PathBuf>,
+    /// Write the tables to a file as well
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// A program that only takes figures.
+#[derive(Parser)]
+struct Plain {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+/// The whole of a program: it takes the figures `name` of `contestants`, which are given the measuring time of a pair, and prints
+/// their `page`. Other processes of the same program play their parts.
+pub fn main(
+    name: &str,
+    contestants: impl FnOnce(f64) -> Contest,
+    page: impl FnOnce(&Figures) -> String,
+) -> ExitCode {
+    exit_status::of(name, play().unwrap_or_else(|| Plain::parse().arguments.run(name, contestants, page)))
+}
+
+/// Plays a part that the first arguments name, if they do.
+pub fn play() -> Option<Result<()>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    Some(match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["__worker", ..] => bywire_measure::worker::run(),
+        [mpi::COMMAND, socket, program] => mpi::run_rank(Path::new(socket), Path::new(program)),
+        ["up" | "eth" | launch::SERVICE, ..] => become_bywire(&words),
+        [death::VICTIM, directory] => death::victim(Path::new(directory)),
+        [idle::IDLER, directory] => idle::idler(Path::new(directory)),
+        [resident::SERVER] => resident::server(),
+        [resident::CLIENT, port] => resident::client(port),
+        [bare_udp::END, ..] => bare_udp::play(&words[1..]),
+        [fabric::END, ..] => fabric::play(&words[1..]),
+        [quic::END, ..] => quic::play(&words[1..]),
+        _ => return None,
+    })
+}
+
+/// The laboratory carries frames and pairs connections by the program that it is part of, here by the one beside it.
+fn become_bywire(words: &[String]) -> Result<()> {
+    let bywire = std::env::current_exe()?.with_file_name("bywire");
+    Err(Command::new(&bywire).args(words).exec()).with_context(|| format!("cannot run {}", bywire.display()))
+}
+
+impl Arguments {
+    /// Runs the contest of `contestants`, stores its session, and prints its `page`.
+    ///
+    /// # Errors
+    /// A file that cannot be written. Contestants that fail are on the page with the reason.
+    pub fn run(
+        self,
+        name: &str,
+        contestants: impl FnOnce(f64) -> Contest,
+        page: impl FnOnce(&Figures) -> String,
+    ) -> Result<()> {
+        let session = match &self.from {
+            Some(directory) => store::read(directory)?,
+            None => {
+                interrupt::arm()?;
+                self.take(name, contestants)?
+            }
+        };
+        let page = page(&Figures::of(&session));
+        output::print(&page)?;
+        match self.output {
+            Some(path) => {
+                std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn take(&self, name: &str, contestants: impl FnOnce(f64) -> Contest) -> Result<Session> {
+        let mut contest = contestants(self.time);
+        if !self.only.is_empty() {
+            contest.retain(|name| self.only.iter().any(|part| name.contains(part)));
+        }
+        let directory = self.session.clone().unwrap_or_else(|| bench::default_directory(name));
+        let mut lines = Lines { started: Instant::now(), told: 0 };
+        let entries = contest.entries();
+        let finished =
+            bench::in_rounds(name, entries, self.rounds, &directory, bywire_report::files, &mut lines)?;
+        if !finished.session.complete {
+            eprintln!("interrupted: the tables hold what there is");
+        }
+        eprintln!("the session is in {}", finished.directory.display());
+        Ok(finished.session)
+    }
+}
+
+/// Every twentieth of the whole as a line on standard error.
+struct Lines {
+    started: Instant,
+    told: u32,
+}
+
+impl Progress for Lines {
+    fn begins(&mut self, _cells: usize, _total: Duration) {
+        self.started = Instant::now();
+    }
+
+    fn advanced(&mut self, done: Duration, total: Duration) {
+        let share = done.as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE);
+        let twentieth = (share * 20.0) as u32;
+        if twentieth > self.told {
+            self.told = twentieth;
+            let left = self.started.elapsed().as_secs_f64() * (1.0 / share - 1.0);
+            eprintln!("{:.0} % done, {left:.0} s left", 100.0 * share);
+        }
+    }
+
+    fn measured(&mut self, _cell: &Cell) {}
+
+    fn absent(&mut self, absence: &Absence) {
+        eprintln!("{}: {}", absence.level, absence.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywire_analysis::{Comparison, Rule, Side};
+    use bywire_results::cell::Unit;
+
+    use super::*;
+    use crate::contestant::Contestant;
+    use crate::page;
+
+    fn contestants(value: f64) -> Contest {
+        let mut contest = Contest::default();
+        contest.add("steady", Ok(Contestant::of_value("a command", Unit::Nanoseconds, move || Ok(value))));
+        let worn = || anyhow::bail!("worn\nout");
+        contest.add("weak", Ok(Contestant::of_value("a command", Unit::Nanoseconds, worn)));
+        contest.add("nowhere", Err(anyhow::anyhow!("not\ninstalled")));
+        contest
+    }
+
+    fn arguments(session: Option<PathBuf>, from: Option<PathBuf>) -> Arguments {
+        Arguments { rounds: 6, time: 0.01, only: Vec::new(), session, from, output: None }
+    }
+
+    #[test]
+    fn a_run_is_a_session_that_can_be_reported_compared_and_printed_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+        for (place, value) in [(&one, 100.0), (&other, 110.0)] {
+            let arguments = arguments(Some(place.clone()), None);
+            let session = arguments.take("test", |_pair_seconds| contestants(value)).unwrap();
+            assert_eq!(session.cells.len(), 1);
+            let report = std::fs::read_to_string(place.join("report.html")).unwrap();
+            assert!(report.contains("a command") && report.contains("not installed"));
+        }
+        let [before, after] = [&one, &other].map(|place| Side::read(place).unwrap());
+        let comparison = Comparison::of(&before, &after, Rule::default());
+        let rows: Vec<_> = comparison.rows.iter().map(|row| (row.name(), row.values)).collect();
+        assert_eq!(rows, [("figure steady".to_owned(), [100.0, 110.0])]);
+        let mut printed = String::new();
+        let page = |figures: &Figures| {
+            printed = page::contestants(figures);
+            printed.clone()
+        };
+        arguments(None, Some(one)).run("test", |_| Contest::default(), page).unwrap();
+        for line in [
+            "| steady | 100 ns (100 ns to 100 ns) | not known | `a command` |",
+            "nowhere was given up: not installed",
+            "weak was given up: weak, after 0 of 6 pairs: worn out",
+        ] {
+            assert!(printed.contains(line), "{printed}");
+        }
+    }
+}

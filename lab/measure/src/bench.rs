@@ -1,0 +1,559 @@
+//! A session: runs a preset, stores every pair as soon as it is taken, and ends with one report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use bywire_command::plain::one_line;
+use bywire_results::cell::{Absence, Cell, SESSION_SCHEMA, Session};
+use bywire_results::store::{self, Store};
+use rand::seq::SliceRandom;
+use serde_json::{Value, json};
+
+use crate::cpu::Snapshot;
+use crate::measure::{Measurement, PAIRS, Request, Topology, anywhere};
+use crate::plan::Level;
+use crate::preset::Preset;
+use crate::{environment, interrupt, mpi, pin};
+
+/// How long the cores are observed while no measurement runs.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The default directory of sessions.
+pub const SESSIONS: &str = "sessions";
+
+/// The name of the report's files, without extension.
+const REPORT_FILE: &str = "report";
+
+/// Makes the report's files of a session: the extension and the text of each, the page first.
+pub type Report = fn(&Session) -> Vec<(String, String)>;
+
+/// A source of pairs, and the cells that its pairs make.
+pub trait Sampler {
+    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too.
+    ///
+    /// # Errors
+    /// Why it failed. The pairs taken before stay.
+    fn take_pair(&mut self, attempt: u32) -> Result<()>;
+
+    /// Pairs taken so far.
+    fn pairs_taken(&self) -> u32;
+
+    /// The cells of the pairs taken so far.
+    ///
+    /// # Errors
+    /// They have no value.
+    fn cells(&self) -> Result<Vec<Cell>>;
+}
+
+impl Sampler for Measurement {
+    fn take_pair(&mut self, _attempt: u32) -> Result<()> {
+        Measurement::take_pair(self)
+    }
+
+    fn pairs_taken(&self) -> u32 {
+        Measurement::pairs_taken(self)
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>> {
+        Ok(vec![self.cell()?])
+    }
+}
+
+/// Prepares a sampler, in namespaces that a session keeps.
+pub type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Box<dyn Sampler>>>;
+
+/// One thing to measure.
+pub struct Entry {
+    /// The level that an absence names.
+    pub level: String,
+    /// The test that it names, if the level has several.
+    pub test: Option<String>,
+    /// The options that distinguish it from others of its level and test.
+    pub shape: String,
+    /// The expected time of one pair.
+    pub expected: Duration,
+    /// With so many failed pairs it is given up.
+    pub failures_max: u32,
+    /// Makes what is measured.
+    pub prepare: Prepare,
+}
+
+impl From<Request> for Entry {
+    fn from(request: Request) -> Self {
+        Self {
+            level: request.level.clone(),
+            test: Some(request.test.clone()),
+            shape: shape(&request),
+            expected: expected_pair(&request),
+            failures_max: 1,
+            prepare: Box::new(|places| Ok(Box::new(Measurement::prepare(request, places)?))),
+        }
+    }
+}
+
+/// Notifications of a running session.
+pub trait Progress {
+    /// The session begins, with this number of cells. `total` is the expected time.
+    fn begins(&mut self, cells: usize, total: Duration);
+    /// `done` of `total` is over. Both are expected times.
+    fn advanced(&mut self, done: Duration, total: Duration);
+    /// A cell is complete and stored.
+    fn measured(&mut self, cell: &Cell);
+    /// Something cannot be measured here.
+    fn absent(&mut self, absence: &Absence);
+}
+
+/// A finished or interrupted session.
+pub struct Finished {
+    /// The session, with all its cells.
+    pub session: Session,
+    /// The session's directory.
+    pub directory: PathBuf,
+    /// The report's page.
+    pub report: PathBuf,
+}
+
+/// The most rounds of a session.
+pub const ROUNDS_MAX: u32 = 100;
+
+/// Runs `preset` and stores it in `directory`. An interrupt ends it early, and the measured pairs are kept.
+///
+/// With `rounds`, each round takes one pair of every cell, in random order, so that each cell is spread over the whole
+/// session. Without, groups of cells are completed one after the other. `report` makes the page.
+///
+/// # Errors
+/// The directory cannot be written, for instance because the disk is full. Pairs stored before stay.
+pub fn run(
+    preset: Preset,
+    rounds: Option<u32>,
+    directory: &Path,
+    report: Report,
+    progress: &mut dyn Progress,
+) -> Result<Finished> {
+    let cores = two_cores();
+    let cells = preset.groups.iter().flatten().count() + 2 * preset.ceilings.len();
+    let total = expected(&preset, rounds);
+    let mut bench = Bench::start(preset.name, directory, &cores, progress)?;
+    bench.expect(cells, total);
+    for absence in &preset.absent {
+        bench.note_absence(absence.clone());
+    }
+    bench.take(preset, rounds, &cores, report).map_err(|error| bench.kept(error))
+}
+
+/// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An interrupt ends it
+/// early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
+///
+/// # Errors
+/// As [`run`].
+pub fn in_rounds(
+    name: &str,
+    entries: Vec<Entry>,
+    rounds: u32,
+    directory: &Path,
+    report: Report,
+    progress: &mut dyn Progress,
+) -> Result<Finished> {
+    let mut bench = Bench::start(name, directory, &two_cores(), progress)?;
+    bench.expect(entries.len(), entries.iter().map(|entry| entry.expected).sum::<Duration>() * rounds);
+    let taken = bench.take_group(entries, PairOrder::Rounds(rounds)).and_then(|()| bench.finish(report));
+    taken.map_err(|error| bench.kept(error))
+}
+
+fn two_cores() -> [u32; 2] {
+    let (source, target) = pin::two_cores();
+    [source, target]
+}
+
+/// The default directory of a session: in [`SESSIONS`], named by preset and time.
+pub fn default_directory(preset: &str) -> PathBuf {
+    let moment: String = now().chars().filter(|letter| *letter != ':').collect();
+    Path::new(SESSIONS).join(format!("{preset}-{moment}"))
+}
+
+struct Bench<'a> {
+    session: Session,
+    store: Store,
+    places: Topology,
+    progress: &'a mut dyn Progress,
+    started: Instant,
+    done: Duration,
+    total: Duration,
+}
+
+impl<'a> Bench<'a> {
+    fn start(name: &str, directory: &Path, cores: &[u32], progress: &'a mut dyn Progress) -> Result<Self> {
+        let session = Session {
+            schema: SESSION_SCHEMA.to_owned(),
+            preset: name.to_owned(),
+            started: now(),
+            seconds: 0.0,
+            command: std::env::args().collect(),
+            environment: environment::describe(cores),
+            absent: Vec::new(),
+            complete: false,
+            cells: Vec::new(),
+        };
+        Ok(Self {
+            store: Store::create(directory, &session)?,
+            session,
+            places: Topology::default(),
+            progress,
+            started: Instant::now(),
+            done: Duration::ZERO,
+            total: Duration::ZERO,
+        })
+    }
+
+    fn expect(&mut self, cells: usize, total: Duration) {
+        self.total = total;
+        self.progress.begins(cells, total);
+    }
+
+    fn take(
+        &mut self,
+        preset: Preset,
+        rounds: Option<u32>,
+        cores: &[u32],
+        report: Report,
+    ) -> Result<Finished> {
+        self.idle("idle_before", cores);
+        self.take_groups(singly(&preset.ceilings))?;
+        match rounds {
+            Some(rounds) => self.take_group(entries(preset.groups.concat()), PairOrder::Rounds(rounds))?,
+            None => self.take_groups(shuffled(preset.groups))?,
+        }
+        self.take_groups(singly(&preset.ceilings))?;
+        self.idle("idle_after", cores);
+        self.finish(report)
+    }
+
+    /// Adds the number of kept cells to an error that ended the session early.
+    fn kept(&self, error: anyhow::Error) -> anyhow::Error {
+        // Cells that were being measured count too.
+        let cells = store::read(self.store.directory())
+            .map_or(self.session.cells.len(), |session| session.cells.len());
+        let place = self.store.directory().display();
+        if cells == 0 {
+            return error;
+        }
+        let plural = if cells == 1 { "" } else { "s" };
+        error.context(format!(
+            "the session ended early, but the {cells} cell{plural} measured before it are kept: make room, then \
+             `bywire report {place}`"
+        ))
+    }
+
+    /// Records how busy the cores are while no measurement runs.
+    fn idle(&mut self, name: &str, cores: &[u32]) {
+        if interrupt::requested() {
+            return;
+        }
+        let take = || cores.iter().map(|&core| Snapshot::take(Some(core))).collect::<Vec<_>>();
+        let before = take();
+        std::thread::sleep(IDLE);
+        let after = take();
+        let watched: Vec<Value> = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| {
+                let cpu = before.until(after);
+                json!({ "core": cpu.core, "machine_busy": cpu.machine_busy, "steal": cpu.steal })
+            })
+            .collect();
+        if let Some(environment) = self.session.environment.as_object_mut() {
+            environment.insert(name.to_owned(), watched.into());
+        }
+        self.advance(IDLE);
+    }
+
+    fn take_groups(&mut self, groups: Vec<Vec<Request>>) -> Result<()> {
+        for group in groups {
+            if interrupt::requested() {
+                break;
+            }
+            self.take_group(entries(group), PairOrder::Shuffled)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the cells of one group pair by pair, in random order, so that drift affects all alike.
+    fn take_group(&mut self, group: Vec<Entry>, order: PairOrder) -> Result<()> {
+        let pairs = order.pairs();
+        let mut running: Vec<Running> = Vec::new();
+        for entry in group {
+            let Entry { level, test, shape, expected, failures_max, prepare } = entry;
+            match prepare(&mut self.places) {
+                Ok(sampler) => running.push(Running {
+                    level,
+                    test,
+                    shape,
+                    expected,
+                    sampler,
+                    failures_left: failures_max,
+                    attempts: 0,
+                    failure: None,
+                }),
+                Err(error) => self.give_up(&level, test.as_deref(), &error, expected * pairs),
+            }
+        }
+        for place in order.of(running.len()) {
+            let running = &mut running[place];
+            if running.failures_left == 0 || interrupt::requested() {
+                continue;
+            }
+            let attempt = running.attempts;
+            running.attempts += 1;
+            match running.sampler.take_pair(attempt) {
+                Ok(()) => self.advance(running.expected),
+                Err(_) if interrupt::requested() => continue,
+                Err(error) => {
+                    let taken = running.sampler.pairs_taken();
+                    let error = error.context(format!("{}, after {taken} of {pairs} pairs", running.shape));
+                    running.failures_left -= 1;
+                    let test = running.test.as_deref();
+                    if running.failures_left > 0 {
+                        self.progress.absent(&absence(&running.level, test, &error));
+                        self.advance(running.expected);
+                    } else {
+                        running.failure = Some(format!("{error:#}"));
+                        self.give_up(&running.level, test, &error, running.expected * (pairs - attempt));
+                    }
+                }
+            }
+            // An error here is reported when the cells are kept.
+            for (index, cell) in running.cells().unwrap_or_default().iter().enumerate() {
+                self.store.keep_running(place * CELLS_MAX + index, cell)?;
+            }
+            self.save()?;
+        }
+        // A cell that was cut short is kept too. Its parameters state the number of its pairs.
+        for running in running.iter().filter(|running| running.sampler.pairs_taken() > 0) {
+            match running.cells() {
+                Ok(cells) => cells.into_iter().try_for_each(|cell| self.keep(cell))?,
+                Err(error) => {
+                    self.give_up(&running.level, running.test.as_deref(), &error, Duration::ZERO);
+                }
+            }
+        }
+        // It costs room, and is known by what was kept of it since.
+        let _stays = self.store.forget_running();
+        self.save()
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.session.seconds = self.started.elapsed().as_secs_f64();
+        Ok(self.store.save(&self.session)?)
+    }
+
+    fn keep(&mut self, cell: Cell) -> Result<()> {
+        self.store.append(&cell)?;
+        self.progress.measured(&cell);
+        self.session.cells.push(cell);
+        Ok(())
+    }
+
+    fn give_up(&mut self, level: &str, test: Option<&str>, error: &anyhow::Error, expected: Duration) {
+        self.advance(expected);
+        self.note_absence(absence(level, test, error));
+    }
+
+    /// Notes an absence once. A reason that holds for several tests of a level is noted for the level.
+    fn note_absence(&mut self, absence: Absence) {
+        let known = self
+            .session
+            .absent
+            .iter_mut()
+            .find(|known| known.level == absence.level && known.reason == absence.reason);
+        match known {
+            Some(known) if known.test == absence.test => {}
+            Some(known) => known.test = None,
+            None => {
+                self.progress.absent(&absence);
+                self.session.absent.push(absence);
+            }
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        self.done += by;
+        self.progress.advanced(self.done, self.total);
+    }
+
+    fn finish(&mut self, render: Report) -> Result<Finished> {
+        self.session.complete = !interrupt::requested();
+        self.save()?;
+        let directory = self.store.directory();
+        let mut written = Vec::new();
+        for (ending, text) in render(&self.session) {
+            let path = directory.join(format!("{REPORT_FILE}.{ending}"));
+            fs::write(&path, text).with_context(|| format!("cannot write the report {}", path.display()))?;
+            written.push(path);
+        }
+        let report = written.into_iter().next().unwrap_or_default();
+        Ok(Finished { directory: self.store.directory().to_owned(), session: self.session.clone(), report })
+    }
+}
+
+/// The order in which the pairs of several cells are taken.
+#[derive(Clone, Copy)]
+enum PairOrder {
+    /// All of them in random order.
+    Shuffled,
+    /// One of each cell in a round, in random order.
+    Rounds(u32),
+}
+
+impl PairOrder {
+    /// Pairs of each cell.
+    fn pairs(self) -> u32 {
+        match self {
+            Self::Shuffled => PAIRS,
+            Self::Rounds(rounds) => rounds,
+        }
+    }
+
+    /// The indices of the cells, each as often as the cell has pairs.
+    fn of(self, cells: usize) -> Vec<usize> {
+        let mut random = rand::rng();
+        let mut shuffled = |mut order: Vec<usize>| {
+            order.shuffle(&mut random);
+            order
+        };
+        match self {
+            Self::Shuffled => shuffled((0..cells).flat_map(|cell| [cell; PAIRS as usize]).collect()),
+            Self::Rounds(rounds) => (0..rounds).flat_map(|_| shuffled((0..cells).collect())).collect(),
+        }
+    }
+}
+
+/// The most cells of one entry.
+const CELLS_MAX: usize = 64;
+
+struct Running {
+    level: String,
+    test: Option<String>,
+    shape: String,
+    /// Of one pair.
+    expected: Duration,
+    sampler: Box<dyn Sampler>,
+    /// No more of its pairs are taken once it is 0.
+    failures_left: u32,
+    attempts: u32,
+    /// Why pairs are missing.
+    failure: Option<String>,
+}
+
+impl Running {
+    /// The cells of the pairs taken so far.
+    fn cells(&self) -> Result<Vec<Cell>> {
+        let cells = self.sampler.cells()?.into_iter();
+        Ok(cells.map(|cell| Cell { failure: self.failure.clone(), ..cell }).collect())
+    }
+}
+
+fn absence(level: &str, test: Option<&str>, error: &anyhow::Error) -> Absence {
+    Absence {
+        level: level.to_owned(),
+        test: test.map(str::to_owned),
+        reason: one_line(&format!("{error:#}")),
+    }
+}
+
+fn entries(requests: Vec<Request>) -> Vec<Entry> {
+    requests.into_iter().map(Entry::from).collect()
+}
+
+/// The part of a request that distinguishes it from others of its level and test.
+fn shape(request: &Request) -> String {
+    let parts = [
+        request.mpi.clone(),
+        request.link.clone(),
+        request.protocol.as_ref().map(|protocol| protocol.to_uppercase()),
+        request.mtu_bytes.map(|mtu| format!("MTU {mtu}")),
+        (request.coalesce == Some(false)).then(|| "not coalesced".to_owned()),
+        request.server.clone(),
+        request.alpha.map(|alpha| format!("α {alpha}")),
+        (request.segmentation == Some(false)).then(|| "not segmented".to_owned()),
+        request.loss_percent.map(|percent| format!("{percent} % lost")),
+        request.rate_mbits.map(|rate| format!("{rate} Mb/s")),
+        request.connections.map(|connections| format!("{connections} connections")),
+        request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
+        request.size_bytes.map(|bytes| format!("{} bytes", bytes)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
+}
+
+/// The expected time of a session in which everything can be measured.
+pub fn expected(preset: &Preset, rounds: Option<u32>) -> Duration {
+    let ceilings = preset.ceilings.iter().chain(&preset.ceilings);
+    let messages: Duration = preset.groups.iter().flatten().map(expected_pair).sum();
+    let ceilings: Duration = ceilings.map(|request| expected_pair(request) * PAIRS).sum();
+    ceilings + messages * rounds.unwrap_or(PAIRS) + 2 * IDLE
+}
+
+/// The expected time of one pair of a request, or zero if the request cannot be measured.
+fn expected_pair(request: &Request) -> Duration {
+    // An estimate does not depend on the namespaces or hosts, and must not open them.
+    let launch = if request.level == Level::Mpi.name() { mpi::LAUNCH } else { Duration::ZERO };
+    anywhere(request)
+        .and_then(|request| Measurement::prepare(request, &mut Topology::default()))
+        .map_or(Duration::ZERO, |measurement| launch + measurement.pair_duration())
+}
+
+fn singly(requests: &[Request]) -> Vec<Vec<Request>> {
+    shuffled(requests.iter().map(|request| vec![request.clone()]).collect())
+}
+
+fn shuffled(mut groups: Vec<Vec<Request>>) -> Vec<Vec<Request>> {
+    groups.shuffle(&mut rand::rng());
+    groups
+}
+
+/// This moment in UTC by RFC 3339, to the second.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    rfc3339(seconds)
+}
+
+/// Howard Hinnant's `civil_from_days`, for moments after 1970.
+fn rfc3339(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400 + 719_468, unix_seconds % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_cell_is_described_by_its_options() {
+        let request = Request {
+            link: Some("two-processes".to_owned()),
+            protocol: Some("udp".to_owned()),
+            mtu_bytes: Some(9000),
+            size_bytes: Some(32_768),
+            ..Request::new("eth", "stream")
+        };
+        assert_eq!(shape(&request), "two-processes, UDP, MTU 9000, 32768 bytes");
+        assert_eq!(shape(&Request::new("msg", "nhalf")), "by default");
+    }
+
+    #[test]
+    fn times_are_written_as_in_rfc_3339() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,197 @@
+//! The MPI implementation and the link that a request asks for.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bywire_command::exit_status::Misuse;
+use serde::{Deserialize, Serialize};
+
+use crate::ethernet::FrameLink;
+use crate::options::{MTU_BYTES, Request};
+use crate::registry::{Level, Test};
+use crate::size;
+
+pub use bywire_results::mpi::{Implementation, Link};
+/// About how long a job takes to start and to end.
+pub const LAUNCH: Duration = Duration::from_millis(200);
+
+/// An MPI implementation and its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The implementation.
+    pub implementation: Implementation,
+    /// The link.
+    pub link: Link,
+    /// The number of ranks.
+    pub ranks: u32,
+    /// Receives of each rank that wait for other messages meanwhile.
+    pub unmatched: u32,
+}
+
+/// The bounds of the number of ranks.
+const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
+
+/// The most receives that wait meanwhile.
+const UNMATCHED_MAX: u32 = 1 << 16;
+
+/// The numbers that a sum adds up have this length.
+const NUMBER_BYTES: u64 = 8;
+
+/// The most bytes that a rank keeps for an operation of all ranks, in each direction.
+const COLLECTIVE_BYTES_MAX: u64 = 256 << 20;
+
+/// Refuses a length that an operation of all ranks cannot have.
+fn check_size(request: &Request, ranks: u32) -> Result<(), Misuse> {
+    let Some(size_bytes) = request.size_bytes.filter(|_| request.is_collective()) else { return Ok(()) };
+    if request.test == Test::Allreduce.name() && !size_bytes.is_multiple_of(NUMBER_BYTES) {
+        return Err(Misuse(format!(
+            "allreduce adds numbers of {NUMBER_BYTES} bytes: give a --size that is a multiple of {NUMBER_BYTES}"
+        )));
+    }
+    let longest = COLLECTIVE_BYTES_MAX / u64::from(ranks);
+    match request.test == Test::Alltoall.name() && size_bytes > longest {
+        true => Err(Misuse(format!(
+            "{ranks} ranks with messages of {} for each other would keep too much memory: give a --size of up to {longest} \
+             bytes, or fewer --ranks",
+            size::show(size_bytes)
+        ))),
+        false => Ok(()),
+    }
+}
+
+impl Choice {
+    /// `None` if `request` is for another level.
+    ///
+    /// # Errors
+    /// An implementation, a link or a test that does not exist, or an option that does not apply here.
+    pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
+        if request.level != Level::Mpi.name() {
+            request.refuse_inapplicable()?;
+            return Ok(None);
+        }
+        let implementation: Implementation =
+            request.mpi.as_deref().map_or(Ok(Implementation::OpenMpi), str::parse)?;
+        let link: Link = request.link.as_deref().map_or(Ok(Link::Shm), str::parse)?;
+        Level::Mpi.check_test(&request.level, &request.test)?;
+        ensure!(
+            implementation == Implementation::Mpich || link.libfabric_provider().is_none(),
+            Misuse(format!("--link {link} is of MPICH: add --mpi mpich"))
+        );
+        let places: &[&str] = match link {
+            Link::Shm | Link::OfiShm | Link::OfiSm2 | Link::Tcp => &["processes"],
+            Link::Veth | Link::Eth => &["namespaces"],
+            Link::Bywire => &["processes", "namespaces"],
+        };
+        ensure!(
+            request.between.as_deref().is_none_or(|asked| places.contains(&asked)),
+            Misuse(match places {
+                ["processes"] => format!(
+                    "--link {link} joins processes of one machine: leave out --between, or give --link bywire, veth or eth"
+                ),
+                places => format!("--link {link} joins {}: leave out --between", places.join(" or ")),
+            })
+        );
+        let is_apart = link.ethernet().is_some() || request.joins_nodes();
+        for (name, is_given) in
+            [("mtu", request.mtu_bytes.is_some()), ("security", request.security.is_some())]
+        {
+            ensure!(
+                !is_given || is_apart || link != Link::Bywire,
+                Misuse(format!("--{name} applies to the link between namespaces: add --between namespaces"))
+            );
+        }
+        request.refuse_inapplicable()?;
+        let ranks = request.ranks.unwrap_or(*RANKS.start());
+        ensure!(
+            RANKS.contains(&ranks),
+            Misuse(format!("--ranks is out of bounds: give {} to {}", RANKS.start(), RANKS.end()))
+        );
+        ensure!(
+            request.ranks.is_none() || !is_apart,
+            Misuse("--ranks is for ranks of one machine, and of two namespaces there is one in each: leave it out".to_owned())
+        );
+        let unmatched = request.unmatched.unwrap_or(0);
+        ensure!(
+            unmatched <= UNMATCHED_MAX,
+            Misuse(format!("--unmatched is out of bounds: give 0 to {UNMATCHED_MAX}"))
+        );
+        check_size(request, ranks)?;
+        Ok(Some(Self { implementation, link, ranks, unmatched }))
+    }
+
+    /// The link that joins the namespaces of the two ranks, if they have any.
+    pub(crate) fn frame_link(self, mtu_bytes: Option<u32>) -> Option<FrameLink> {
+        let mtu_bytes = mtu_bytes.unwrap_or(MTU_BYTES);
+        self.link.ethernet().map(|link| FrameLink::of(link, mtu_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+        let mut request = Request::new("mpi", "latency");
+        change(&mut request);
+        format!("{:#}", Choice::asked(&request).unwrap_err())
+    }
+
+    #[test]
+    fn options_that_mpi_lacks_are_refused_in_one_line_with_the_valid_ones() {
+        let refusals = [
+            (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
+            (
+                refusal(|r| r.link = Some("loopback".into())),
+                "choose one of shm, ofi-shm, ofi-sm2, tcp, veth, eth, bywire",
+            ),
+            (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
+            (refusal(|r| r.link = Some("ofi-shm".into())), "add --mpi mpich"),
+            (refusal(|r| r.spin = Some(false)), "--no-spin does not apply"),
+            (refusal(|r| r.security = Some("plain".into())), "--security does not apply"),
+            (
+                refusal(|r| (r.link, r.security) = (Some("bywire".into()), Some("plain".into()))),
+                "add --between namespaces",
+            ),
+            (refusal(|r| r.ranks = Some(4)), "--ranks does not apply to mpi latency"),
+            (refusal(|r| (r.test, r.ranks) = ("alltoall".into(), Some(1))), "give 2 to 64"),
+            (refusal(|r| r.unmatched = Some(65537)), "give 0 to 65536"),
+            (
+                refusal(|r| (r.test, r.unmatched) = ("stream".into(), Some(1))),
+                "--unmatched does not apply to mpi stream",
+            ),
+            (refusal(|r| (r.test, r.size_bytes) = ("allreduce".into(), Some(12))), "a multiple of 8"),
+            (
+                refusal(|r| (r.test, r.size_bytes, r.ranks) = ("alltoall".into(), Some(64 << 20), Some(5))),
+                "fewer --ranks",
+            ),
+            (
+                refusal(|r| {
+                    (r.test, r.ranks) = ("alltoall".into(), Some(4));
+                    (r.link, r.between) = (Some("bywire".into()), Some("namespaces".into()));
+                }),
+                "for ranks of one machine",
+            ),
+            (refusal(|r| r.untouched = true), "--untouched does not apply"),
+            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu does not apply"),
+            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi does not apply"),
+        ];
+        for (refusal, part) in refusals {
+            assert!(refusal.contains(part), "{refusal}");
+            assert!(!refusal.contains('\n'), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn only_links_between_namespaces_have_a_frame_link() {
+        let frame_link = |link| {
+            Choice { implementation: Implementation::Mpich, link, ranks: 2, unmatched: 0 }
+                .frame_link(Some(9000))
+        };
+        assert_eq!((frame_link(Link::Shm), frame_link(Link::Tcp)), (None, None));
+        assert_eq!(
+            frame_link(Link::Veth).map(|frame_link| frame_link.link),
+            Some(crate::ethernet::Link::Veth)
+        );
+        assert_eq!(frame_link(Link::Eth).map(|frame_link| frame_link.mtu_bytes), Some(9000));
+    }
+}

@@ -1,0 +1,109 @@
+//! Whether the MPI implementations of this machine load the provider, found by running one rank of each.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bywire_command::provider;
+
+use super::choice::Implementation;
+use super::installation::{Tools, cache, made, mpich_directory, output, search_path};
+use super::launch;
+
+/// The program that the rank runs.
+const PROGRAM: &str = include_str!("loaded.c");
+
+/// How long a job of one rank may take.
+const TIMEOUT_SECONDS: &str = "30";
+
+/// An implementation, and whether it loads the provider.
+#[derive(Debug)]
+pub struct Loading {
+    /// The implementation.
+    pub implementation: Implementation,
+    /// Its version, and where its launcher is.
+    pub found: String,
+    /// The version of the libfabric that has loaded the provider, or why none has.
+    pub loads: Result<String, String>,
+}
+
+/// Every implementation in the search path, and MPICH where the laboratory looks for it.
+pub fn of_this_machine() -> Vec<Loading> {
+    let path = search_path();
+    let own: Vec<PathBuf> = mpich_directory().into_iter().map(|place| place.join("bin")).collect();
+    let places =
+        [(Implementation::OpenMpi, &path), (Implementation::Mpich, &path), (Implementation::Mpich, &own)];
+    let mut seen = Vec::new();
+    let mut all = Vec::new();
+    for (implementation, directories) in places {
+        let Some(tools) = Tools::among(directories, implementation) else { continue };
+        let launcher = fs::canonicalize(&tools.launcher).unwrap_or_else(|_| tools.launcher.clone());
+        if !seen.contains(&launcher) {
+            seen.push(launcher);
+            let found = format!("{} ({})", tools.version, tools.launcher.display());
+            all.push(Loading { implementation, found, loads: loads(implementation, &tools) });
+        }
+    }
+    all
+}
+
+fn loads(implementation: Implementation, tools: &Tools) -> Result<String, String> {
+    let directory = provider::directory().map_err(|error| format!("{error:#}"))?;
+    let program = cache().and_then(|cache| made(&cache, "loaded", PROGRAM, tools));
+    let program = program.map_err(|error| format!("{error:#}"))?;
+    let run = |is_asked: bool| -> Result<String, String> {
+        let mut command = Command::new("timeout");
+        command.args([TIMEOUT_SECONDS.as_ref(), tools.launcher.as_os_str()]);
+        command.args(["-n", "1"]).arg(&program);
+        provider::names().for_each(|name| _ = command.env_remove(name));
+        command.envs(launch::AS_ROOT);
+        if is_asked {
+            command.envs(provider::variables(&directory));
+        }
+        let output = output(&mut command).map_err(|error| format!("{error:#}"))?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = printed.lines().find_map(|line| line.strip_prefix("libfabric "));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        line.map(str::to_owned).ok_or_else(|| {
+            launch::telling_line(&said).unwrap_or_else(|| "its launcher ended without a word".to_owned())
+        })
+    };
+    judge(implementation, run(true), || run(false))
+}
+
+/// What a rank that was asked to load the provider says, and if it has not loaded it, what a rank says that was not asked.
+fn judge(
+    implementation: Implementation,
+    asked: Result<String, String>,
+    unasked: impl FnOnce() -> Result<String, String>,
+) -> Result<String, String> {
+    if let Some(version) = asked.as_ref().ok().and_then(|line| line.strip_suffix(" port")) {
+        return Ok(format!("loads it, by libfabric {version}"));
+    }
+    let has_none = |line: &Result<String, String>| line.as_ref().is_ok_and(|line| line.starts_with("0.0"));
+    if has_none(&asked) || (implementation == Implementation::Mpich && has_none(&unasked())) {
+        return Err("it was built without libfabric".to_owned());
+    }
+    Err(match asked {
+        Ok(line) => format!("libfabric {} has not loaded it", line.trim_end_matches(" none")),
+        Err(reason) => reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_why_a_provider_is_not_loaded_is_told() {
+        let judged = |asked: Result<&str, &str>, unasked: &str| {
+            let owned = asked.map(str::to_owned).map_err(str::to_owned);
+            judge(Implementation::Mpich, owned, || Ok(unasked.to_owned()))
+        };
+        assert_eq!(judged(Ok("1.17 port"), "").unwrap(), "loads it, by libfabric 1.17");
+        assert_eq!(judged(Ok("1.17 none"), "1.17 none").unwrap_err(), "libfabric 1.17 has not loaded it");
+        assert_eq!(judged(Ok("0.0 none"), "").unwrap_err(), "it was built without libfabric");
+        assert_eq!(judged(Err("no netmod"), "0.0 none").unwrap_err(), "it was built without libfabric");
+        assert_eq!(judged(Err("no provider"), "1.17 none").unwrap_err(), "no provider");
+    }
+}

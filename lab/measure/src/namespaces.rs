@@ -1,0 +1,530 @@
+//! Two network namespaces joined by a veth pair, or by another program that puts an interface into each: two hosts on
+//! one machine, as the kernel's network sees them.
+//!
+//! The namespaces have no names. Descriptors of this process and the processes inside keep them alive, so they end with
+//! this program even if it is killed by SIGKILL. With CAP_SYS_ADMIN they are made directly. Without it they are made
+//! inside an unprivileged user namespace, if the system allows that.
+
+use std::any::Any;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use bywire_command::exit_status::Misuse;
+
+/// The bounds of a veth device's MTU, in bytes.
+pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
+
+/// The name of the veth device in each namespace.
+pub const INTERFACE: &str = "veth0";
+
+/// The length of the longest superframe.
+const SUPERFRAME_BYTES: u32 = 64 << 10;
+
+/// The prefix length of the network that both addresses are in.
+pub const PREFIX_LENGTH: u32 = 24;
+
+/// A source and a target namespace, and what joins them.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// What joins them. It is dropped first.
+    link: NamespaceLink,
+    /// Where the measuring end runs.
+    pub source: Namespace,
+    /// Where the answering end runs.
+    pub target: Namespace,
+}
+
+/// What joins two namespaces.
+#[derive(Debug)]
+pub struct NamespaceLink {
+    /// Its name in cells, such as `veth`.
+    pub name: &'static str,
+    /// Processes of this machine that carry the packets. Empty if the kernel does.
+    pub processes: Vec<u32>,
+    /// Dropped before the namespaces are, for instance a process that ends when it is dropped.
+    pub kept: Box<dyn Any + Send + Sync>,
+}
+
+/// A namespace that is about to be joined. Its loopback is up.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// The namespace. It is to have an interface with [`Namespace::address`] in a network of [`PREFIX_LENGTH`].
+    pub namespace: &'a Namespace,
+    /// A process inside that lives until the two are joined, and no longer.
+    pub process: u32,
+}
+
+/// One network namespace, alive while this value or a process inside lives.
+#[derive(Debug)]
+pub struct Namespace {
+    user: Option<OwnedFd>,
+    network: OwnedFd,
+    address: Ipv4Addr,
+    /// Are fragments of incomplete datagrams kept for one second only, in up to 64 MiB? Otherwise this kernel's default
+    /// applies (30 s, 4 MiB).
+    forgets_fragments: bool,
+}
+
+impl Namespaces {
+    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends.
+    ///
+    /// # Errors
+    /// One line with the reason why this machine or this user cannot, and what to do.
+    pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
+        check_mtu(mtu_bytes)?;
+        Self::joined(|source, target| {
+            lay_cable([source, target], mtu_bytes, Namespace::address)?;
+            Ok(NamespaceLink { name: "veth", processes: Vec::new(), kept: Box::new(()) })
+        })
+    }
+
+    /// Makes both namespaces and calls `join` with the source and the target. `join` puts an interface with the
+    /// namespace's address into each, and returns when it is up.
+    ///
+    /// # Errors
+    /// One line with the reason why this machine or this user cannot, and what to do; or the error of `join`.
+    pub fn joined(join: impl FnOnce(Side, Side) -> Result<NamespaceLink>) -> Result<Self> {
+        let mut made = make(2)?.into_iter();
+        let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
+        let link = join(source.side(), target.side())?;
+        Ok(Self { link, source: source.namespace, target: target.namespace })
+    }
+
+    /// Two namespaces that are joined already.
+    pub(crate) fn of(link: NamespaceLink, source: Namespace, target: Namespace) -> Self {
+        Self { link, source, target }
+    }
+
+    /// What joins them, as a cell names it.
+    pub fn link(&self) -> &'static str {
+        self.link.name
+    }
+
+    /// Do both ends soon drop fragments of incomplete datagrams? Where that cannot be set, this kernel's default
+    /// applies.
+    pub fn forgets_fragments(&self) -> bool {
+        self.source.forgets_fragments && self.target.forgets_fragments
+    }
+
+    /// The processes that carry the packets, unless the kernel alone does.
+    pub fn carriers(&self) -> &[u32] {
+        &self.link.processes
+    }
+}
+
+/// A namespace, and the process that keeps it alive until it is joined.
+pub(crate) struct Made {
+    namespace: Namespace,
+    holder: Holder,
+}
+
+/// Joins two namespaces by a veth pair whose devices have these addresses.
+pub(crate) fn lay_cable(sides: [Side; 2], mtu_bytes: u32, address: fn(&Namespace) -> Ipv4Addr) -> Result<()> {
+    let [source, target] = sides;
+    let set_up = || -> Result<()> {
+        source.namespace.configure(&format!(
+            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
+            target.process
+        ))?;
+        for namespace in [source.namespace, target.namespace] {
+            let address = address(namespace);
+            namespace.configure(&format!(
+                "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+            ))?;
+        }
+        Ok(())
+    };
+    set_up().context("cannot set up a veth pair (does this kernel have veth?)")
+}
+
+/// Does a veth device accept this MTU?
+pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
+    if MTU_BYTES.contains(&mtu_bytes) {
+        return Ok(());
+    }
+    let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
+    Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
+}
+
+/// This many namespaces of one owner. Their loopback is up, and their addresses count from 1.
+pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
+    let mut made: Vec<Made> = Vec::new();
+    for host in 1..=count {
+        let next = make_one(host, made.first().map(Made::namespace))?;
+        made.push(next);
+    }
+    Ok(made)
+}
+
+/// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
+pub(crate) fn make_one(host: usize, beside: Option<&Namespace>) -> Result<Made> {
+    let holder = Holder::with_new_network(beside)?;
+    let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
+    if let Some(beside) = beside {
+        namespace.user = beside.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+    }
+    namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
+    namespace.forgets_fragments = namespace.forget_fragments_soon()?;
+    Ok(Made { namespace, holder })
+}
+
+impl Made {
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.holder.child.id()
+    }
+
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side { namespace: &self.namespace, process: self.process() }
+    }
+
+    pub(crate) fn into_namespace(self) -> Namespace {
+        self.namespace
+    }
+}
+
+impl Namespace {
+    /// The address of its interface.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// The address of the wire below, where a fabric carries the frames of the interface with [`Namespace::address`].
+    pub fn wire_address(&self) -> Ipv4Addr {
+        let [.., host] = self.address.octets();
+        Ipv4Addr::new(10, 78, 0, host)
+    }
+
+    /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.
+    ///
+    /// # Errors
+    /// No free descriptor.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let network = self.network.try_clone()?;
+        before_exec(command, move || {
+            if let Some(user) = &user {
+                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            }
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        });
+        Ok(())
+    }
+
+    /// True when the namespace belongs to an unprivileged user namespace.
+    pub fn is_unprivileged(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// A path by which this user's programs find the namespace while this value lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.network.as_raw_fd()).into()
+    }
+
+    /// By default the kernel keeps the fragments of an incomplete datagram for 30 s. Once they fill 4 MiB, no datagram
+    /// beyond the MTU arrives any more, so a measurement would end at an early loss. `false`: changing this is not
+    /// allowed here, and the default applies.
+    fn forget_fragments_soon(&self) -> Result<bool> {
+        const SET: &str =
+            "cd /proc/sys/net/ipv4 && echo 1 > ipfrag_time && echo 67108864 > ipfrag_high_thresh";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", SET]).stdin(Stdio::null()).stderr(Stdio::null());
+        self.enter(&mut shell)?;
+        Ok(shell.status().context("cannot run `sh`")?.success())
+    }
+
+    /// Runs a batch of `ip` commands inside, one a line.
+    ///
+    /// # Errors
+    /// There is no `ip` here, or the first line of its error message.
+    pub fn configure(&self, batch: &str) -> Result<()> {
+        self.run("ip", "-batch", batch, "iproute2")
+    }
+
+    /// Makes `interface` send at most this much, with a queue of 2 ms before it.
+    pub(crate) fn shape(&self, interface: &str, rate_mbits: u32) -> Result<()> {
+        // A bucket and a queue of a superframe at least, which is cut into its frames where it is longer.
+        let queue_bytes = (250 * rate_mbits).max(SUPERFRAME_BYTES);
+        let discipline = format!(
+            "qdisc add dev {interface} root tbf rate {rate_mbits}mbit burst {SUPERFRAME_BYTES} limit {queue_bytes}\n"
+        );
+        self.run("tc", "-batch", &discipline, "iproute2")
+            .context("cannot limit a rate (does this kernel have sch_tbf?)")
+    }
+
+    /// Makes `interface` lose this many of a million received packets from now on, at random.
+    ///
+    /// # Errors
+    /// There is no `nft` here, or the first line of its error message.
+    pub fn lose(&self, interface: &str, lost_ppm: u32) -> Result<()> {
+        // Earlier settings are removed first. A table that does not exist cannot be deleted.
+        let mut rules = "add table inet laboratory\ndelete table inet laboratory\n".to_owned();
+        if let Some(last) = lost_ppm.checked_sub(1) {
+            rules += &format!(
+                "add table inet laboratory\n\
+                 add chain inet laboratory lossy {{ type filter hook input priority 0; }}\n\
+                 add rule inet laboratory lossy iifname {interface} numgen random mod 1000000 <= {last} drop\n"
+            );
+        }
+        self.run("nft", "-f", &rules, "nftables")
+            .context("cannot drop packets at random (does this kernel have nft_numgen?)")
+    }
+
+    /// Runs a program inside that reads its commands from its standard input after `option`.
+    fn run(&self, program: &str, option: &str, commands: &str, package: &str) -> Result<()> {
+        let mut command = Command::new(program);
+        command.args([option, "-"]);
+        self.enter(&mut command)?;
+        let output = fed_with(&mut command, commands).with_context(|| {
+            format!("cannot run `{program}`: install it with `apt-get install {package}`")
+        })?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{program} said: {}", said.lines().next().unwrap_or("nothing"));
+        Ok(())
+    }
+}
+
+/// A child that stays in fresh namespaces until this process has opened them.
+struct Holder {
+    child: Child,
+    in_new_user: bool,
+}
+
+impl Holder {
+    /// In a new network namespace. Its user namespace is that of `owner`, or else ours, or else a new one.
+    fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
+        let directly = Self::spawn(owner, UnshareFlags::NEWNET);
+        let error = match directly {
+            Ok(child) => return Ok(Self { child, in_new_user: false }),
+            Err(error) => error,
+        };
+        if error.kind() != io::ErrorKind::PermissionDenied || owner.is_some() {
+            bail!("cannot make a network namespace: {error}");
+        }
+        let child = Self::spawn(None, UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
+            anyhow::anyhow!(
+                "cannot make a network namespace: this needs root, or unprivileged user namespaces \
+                 (`sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns \
+                 user.max_user_namespaces` tells why they are off): {error}"
+            )
+        })?;
+        let holder = Self { child, in_new_user: true };
+        holder.map_to_root().context(
+            "cannot become root in a user namespace: run as root, or allow unprivileged user namespaces",
+        )?;
+        Ok(holder)
+    }
+
+    fn spawn(owner: Option<&Namespace>, flags: UnshareFlags) -> io::Result<Child> {
+        let user = owner.and_then(|owner| owner.user.as_ref()).map(OwnedFd::try_clone).transpose()?;
+        let mut command = Command::new("cat");
+        // The pipe to its standard input ends with this process, and `cat` with the pipe.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        before_exec(&mut command, move || {
+            if let Some(user) = &user {
+                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            }
+            // SAFETY: the child shares no descriptor table with any process, and FILES is not among the flags.
+            unsafe { unshare_unsafe(flags) }
+        });
+        command.spawn()
+    }
+
+    /// Makes this user root inside, so that `ip` keeps its capabilities when it is executed.
+    fn map_to_root(&self) -> io::Result<()> {
+        let process = format!("/proc/{}", self.child.id());
+        fs::write(format!("{process}/setgroups"), "deny")?;
+        fs::write(format!("{process}/uid_map"), format!("0 {} 1", rustix::process::geteuid().as_raw()))?;
+        fs::write(format!("{process}/gid_map"), format!("0 {} 1", rustix::process::getegid().as_raw()))
+    }
+
+    fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
+        let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
+        let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
+        Ok(Namespace { user, network: open("net")?.into(), address, forgets_fragments: false })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Both fail only if the child has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Has the kernel kill whatever `command` starts when the calling thread ends without ending it.
+pub(crate) fn end_with_this_thread(command: &mut Command) {
+    let parent = Pid::from_raw(std::process::id() as i32);
+    before_exec(command, move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // A parent that has ended already cannot send a signal any more.
+        if getppid() == parent { Ok(()) } else { Err(rustix::io::Errno::SRCH) }
+    });
+}
+
+/// Runs `action` in the forked child of `command`, just before it becomes the program.
+fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) {
+    // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes only
+    // system calls through rustix: no allocation, no lock, no panic.
+    unsafe { command.pre_exec(move || Ok(action()?)) };
+}
+
+fn fed_with(command: &mut Command, input: &str) -> io::Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // A child that died early says more by its status than by the broken pipe.
+    let _ = child.stdin.take().expect("just piped").write_all(input.as_bytes());
+    child.wait_with_output()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    /// The pair, or `None` with the reason printed if this machine cannot make one.
+    fn pair(mtu_bytes: u32) -> Option<Namespaces> {
+        possible(Namespaces::veth_pair(mtu_bytes))
+    }
+
+    fn possible(pair: Result<Namespaces>) -> Option<Namespaces> {
+        pair.inspect_err(|reason| eprintln!("not run: {reason:#}")).ok()
+    }
+
+    fn ip_inside(namespace: &Namespace, arguments: &[&str]) -> String {
+        let mut ip = Command::new("ip");
+        ip.args(arguments);
+        namespace.enter(&mut ip).unwrap();
+        String::from_utf8(ip.output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn both_ends_have_their_address_and_the_mtu() {
+        let Some(pair) = pair(9000) else { return };
+        for end in [&pair.source, &pair.target] {
+            let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
+            assert!(
+                said.contains(&format!("inet {}/24", end.address())) && said.contains("mtu 9000"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn data_crosses_the_veth_pair() {
+        let Some(pair) = pair(1500) else { return };
+        if pair.source.is_unprivileged() {
+            eprintln!("not run: a thread cannot enter a user namespace; run as root");
+            return;
+        }
+        let (told, address) = std::sync::mpsc::channel();
+        let source = &pair.source;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                move_into_link_name_space(pair.target.network.as_fd(), None).unwrap();
+                let listener = TcpListener::bind((pair.target.address(), 0)).unwrap();
+                told.send(listener.local_addr().unwrap()).unwrap();
+                let (mut stream, from) = listener.accept().unwrap();
+                assert_eq!(from.ip(), pair.source.address());
+                stream.write_all(b"across").unwrap();
+            });
+            let address = address.recv().unwrap();
+            scope.spawn(move || {
+                move_into_link_name_space(source.network.as_fd(), None).unwrap();
+                let mut said = String::new();
+                TcpStream::connect(address).unwrap().read_to_string(&mut said).unwrap();
+                assert_eq!(said, "across");
+            });
+        });
+    }
+
+    /// A process that joins two namespaces while it runs. Here it has nothing to do.
+    struct Carrier(Child);
+
+    impl Drop for Carrier {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_closure_may_join_namespaces_and_its_result_is_dropped_with_them() {
+        let joined = Namespaces::joined(|source, target| {
+            // With other names than `veth_pair` gives, and a process, as a network in user space would have.
+            let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
+            source.namespace.configure(&cable)?;
+            for Side { namespace, .. } in [source, target] {
+                let address = namespace.address();
+                namespace.configure(&format!(
+                    "address add {address}/{PREFIX_LENGTH} dev by0\nlink set by0 up\n"
+                ))?;
+                assert!(namespace.path().exists());
+            }
+            let mut carrier = Command::new("sleep");
+            source.namespace.enter(&mut carrier)?;
+            let carrier = Carrier(carrier.arg("600").spawn()?);
+            Ok(NamespaceLink { name: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
+        });
+        let Some(pair) = possible(joined) else { return };
+        assert_eq!(pair.link(), "sleep");
+        let process = pair.link.kept.downcast_ref::<Carrier>().unwrap().0.id();
+        let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
+        assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
+        assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));
+        drop(pair);
+        assert!(fs::metadata(format!("/proc/{process}")).is_err(), "its process is gone");
+    }
+
+    #[test]
+    fn the_error_of_a_join_is_returned() {
+        let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
+        let said = format!("{:#}", refused.unwrap_err());
+        assert!(
+            said.contains("no such fabric") || said.contains("cannot make a network namespace"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn dropped_namespaces_have_no_references_left() {
+        let Some(pair) = pair(1500) else { return };
+        let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
+        let references = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            let inside = |process: &std::path::Path| {
+                fs::read_link(process.join("ns/net")).is_ok_and(|link| link.as_os_str() == &*identity)
+            };
+            let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let held =
+                ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == &*identity));
+            (processes.filter(|process| inside(process)).count(), held.count())
+        };
+        assert_eq!(references(), (0, 1), "no process is left inside; one descriptor holds it");
+        // While this one is open, no other namespace gets its number.
+        let own = pair.source.network.try_clone().unwrap();
+        drop(pair);
+        assert_eq!(references(), (0, 1));
+        drop(own);
+    }
+
+    #[test]
+    fn an_impossible_mtu_is_refused_in_one_line() {
+        let error = Namespaces::veth_pair(67).unwrap_err().to_string();
+        assert!(error.contains("68 to 65535"), "{error}");
+    }
+}

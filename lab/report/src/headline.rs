@@ -1,0 +1,191 @@
+//! The head of a page: the verdict, the ladder, what to do next, and every way compared with the kernel's TCP.
+
+use bywire_results::cell::{Cell, Session};
+use bywire_results::quantity;
+use maud::{Markup, html};
+
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, Entry, Row, Times};
+use crate::picture;
+use crate::plot::data::Plot;
+use crate::plot::section;
+use crate::summary;
+use crate::table::{self, Column, Table, scroll_groups};
+use crate::verdict::Verdict;
+use crate::way::{Waiting, Way};
+use crate::way_figures::{NHalf, WayFigures};
+
+/// The head of a page. `name` makes the identifiers of its parts.
+pub fn section(
+    session: &Session,
+    ways: &[Way],
+    ceilings: &Ceilings,
+    comparisons: &[Comparison],
+    ladder: &[&Plot],
+    name: &dyn Fn(&str) -> String,
+) -> Markup {
+    let verdict = Verdict::of(session, comparisons, ceilings);
+    let figures = WayFigures::of(ways);
+    html! {
+        section id=(name("answer")) class=[verdict.is_unusable.then_some("all-unusable")] {
+            @for alarm in &verdict.alarms { p.alarm role="alert" { (alarm) } }
+            @for sentence in &verdict.sentences { p.verdict { (unbroken(sentence)) } }
+            @if !verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !ladder.is_empty() {
+                div.ladder id=(name("ladder")) { @for plot in ladder { (section::of_plot(plot, &name(plot.id))) } }
+            }
+            @for note in &verdict.notes { p.warning role="note" { (note) } }
+            @if verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !comparisons.is_empty() {
+                h2 id=(name("ways")) { "Every way" }
+                (comparison_table(comparisons))
+                p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                details {
+                    summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
+                    (way_table(&figures, ceilings))
+                    p.about { "Shares are of what memory allows here. For one way that is " i { "touched" } ": one core writes, copies and sums at the nearest length. For two ways it is " i { "readwrite" } ": memory read plus memory written. N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
+                }
+                (shared(session, name))
+            }
+        }
+    }
+}
+
+fn next(verdict: &Verdict) -> Markup {
+    html! {
+        @if !verdict.steps.is_empty() {
+            section.card.next {
+                h3 { "What to do next" }
+                ul { @for (what, command) in &verdict.steps { li { (what) " " kbd { (command) } } } }
+            }
+        }
+    }
+}
+
+/// The picture and the summary, for sharing.
+fn shared(session: &Session, name: &dyn Fn(&str) -> String) -> Markup {
+    html! {
+        details.share id=(name("share")) {
+            summary { "A picture and a summary to share" }
+            div.picture data-picture=(name("picture")) { (maud::PreEscaped(picture::svg(session))) }
+            div.tools {
+                button type="button" data-png=(name("picture")) { "Download PNG" }
+                button type="button" data-svg=(name("picture")) { "Download SVG" }
+            }
+            pre tabindex="0" { code { (summary::markdown(session)) } }
+        }
+    }
+}
+
+/// The table of way, value, × and CPU. A way's other kinds of waiting are in the same row.
+fn comparison_table(comparisons: &[Comparison]) -> Markup {
+    let columns = Column::named(1, ["way", "value", "× TCP", "CPU"]);
+    let bodies = html! {
+        @for comparison in comparisons {
+            tbody {
+                tr.group { th scope="rowgroup" colspan="4" { (comparison.title()) small { (comparison.question.better) } } }
+                @for row in &comparison.rows { (comparison_row(comparison, row)) }
+            }
+        }
+    };
+    scroll_groups("Every way", &columns, bodies)
+}
+
+fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
+    let usual = &row.usual;
+    let per = comparison.question.cost.unwrap_or_default();
+    let cpu = |cell: &Cell| comparison.cpu(cell).map(|cpu| format!("{cpu} / {per}"));
+    let is_unusable = usual.times == Times::Disturbed;
+    // A way may be usable with one kind of waiting only.
+    let other = |entry: &Entry, text: String| {
+        let class =
+            if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
+        html! { small class=[class] { (entry.way.waiting.name()) " " (text) } }
+    };
+    html! {
+        tr class=[is_unusable.then_some("unusable")] {
+            th scope="row" { (usual.way.name) small { (usual.way.waiting.name()) } }
+            td.figure {
+                (unbroken(&usual.value(comparison.size_bytes)))
+                @for entry in &row.others { (other(entry, entry.value(comparison.size_bytes))) }
+            }
+            td.figure {
+                (usual.times.factor())
+                @if let Some(interval) = usual.times.interval() { small { (interval) } }
+                @for entry in &row.others { (other(entry, entry.times.text())) }
+            }
+            td.figure {
+                @match cpu(usual.cell) { Some(cpu) => (cpu), None => span.none { "–" } }
+                @for entry in &row.others { @if let Some(cpu) = cpu(entry.cell) { (other(entry, cpu)) } }
+            }
+        }
+    }
+}
+
+/// Keeps a figure and its unit on one line.
+fn unbroken(text: &str) -> String {
+    let mut before = ' ';
+    let mut letters = text.chars().peekable();
+    let mut whole = String::new();
+    while let Some(letter) = letters.next() {
+        let unit = letters.peek().is_some_and(|next| next.is_alphabetic() || "%/".contains(*next));
+        whole.push(if letter == ' ' && before.is_ascii_digit() && unit { '\u{a0}' } else { letter });
+        before = letter;
+    }
+    whole
+}
+
+fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> Markup {
+    let floor = |cell: Option<&Cell>| {
+        let cell = cell?;
+        let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
+        Some(format!("{} {name}", quantity::factor(cell.value / floor)))
+    };
+    let shown = |cell: Option<&Cell>, ratio: Option<String>| {
+        let Some(cell) = cell else { return table::Entry::default() };
+        let value = table::Entry::from(quantity::value(cell.value, cell.unit));
+        value.note(cell.size_bytes.map(quantity::size)).note(ratio)
+    };
+    let time = |us: Option<f64>| table::Entry::from(us.map(|us| quantity::duration(us * 1e3)));
+    let n_half = |n_half: NHalf| {
+        let from = if n_half.swept { "by its sweep" } else { "off the curve" };
+        table::Entry::from(format!("{:.0} B", n_half.bytes)).note(Some(from.to_owned()))
+    };
+    let touched = |cell: &Cell| ceilings.one_way(cell.size_bytes.unwrap_or(0));
+    let rows = figures.iter().map(|row| {
+        table::Row::of([
+            table::Entry::from(row.way.label.as_str()).note(Some(waiting(row).to_owned())),
+            shown(row.half_rtt, floor(row.half_rtt)),
+            shown(row.one_way, share_of(row.one_way, "touched", touched)),
+            row.n_half.map(n_half).unwrap_or_default(),
+            shown(row.two_way, share_of(row.two_way, "readwrite", |_| ceilings.two_way())),
+            shown(row.transactions, None),
+            shown(row.overhead, None),
+            time(row.cpu_us_per_kb()),
+            time(row.cpu_us_per_transaction()),
+        ])
+    });
+    let columns = [
+        "way",
+        "half-RTT, short",
+        "one-way rate",
+        "N½",
+        "two-way rate",
+        "transactions",
+        "CPU / message",
+        "CPU / KB",
+        "CPU / transaction",
+    ];
+    Table::new("What each level delivers", Column::named(1, columns), rows.collect()).html()
+}
+
+/// How a way waits, unless its name includes it.
+fn waiting(row: &WayFigures) -> &'static str {
+    let name = row.way.waiting.name();
+    if row.way.label.contains(name) { "" } else { name }
+}
+
+fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
+    let cell = cell?;
+    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
+}

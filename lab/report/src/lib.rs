@@ -1,0 +1,37 @@
+//! The report: one self-contained HTML file that opens from disk without a network, and the same as plain text.
+//!
+//! It begins with the verdict, the ladder of every way, what to do next, and a table. Plots with a table each follow,
+//! then what could not be measured, the machine and the commands. The source documents have a section of their own. A
+//! picture and a page of Markdown are written beside it. All text of cells is escaped.
+
+mod ceiling;
+mod comparison;
+mod disturbed_cells;
+mod encryption_table;
+mod ethernet_table;
+mod export;
+mod headline;
+mod historic_figures;
+mod history;
+mod machine;
+pub mod merged;
+mod model;
+pub mod netperf;
+mod page;
+mod picture;
+mod plot;
+mod sockets_table;
+mod summary;
+pub mod table;
+mod text;
+mod verdict;
+mod way;
+mod way_figures;
+mod web_table;
+
+pub use export::{File, drawings, files, files_of_presets, tables};
+pub use model::rows as model_rows;
+pub use page::{render, render_presets};
+pub use picture::svg as picture;
+pub use summary::markdown;
+pub use text::summary_text;

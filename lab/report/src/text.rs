@@ -1,0 +1,139 @@
+//! The tables for a terminal: plain text, aligned.
+
+use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{Cell, Session};
+use bywire_results::quantity;
+
+use crate::ceiling::Ceilings;
+use crate::comparison::{Comparison, comparisons};
+use crate::disturbed_cells::Disturbance;
+use crate::encryption_table;
+use crate::ethernet_table;
+use crate::sockets_table;
+use crate::table::{Column, Row, Table};
+use crate::verdict::{UNUSABLE, Verdict};
+use crate::way::ways;
+use crate::way_figures::{NHalf, WayFigures};
+use crate::web_table;
+
+/// The report as plain text: the verdict, every way compared with the kernel's TCP, all figures of each way, the
+/// ceilings, and what is absent.
+pub fn summary_text(session: &Session) -> String {
+    let ways = ways(&session.cells);
+    let ceilings = Ceilings::of(&session.cells);
+    let figures = WayFigures::of(&ways);
+    let comparisons = comparisons(&ways);
+    let mut text = String::new();
+    if !session.cells.is_empty() {
+        let verdict = Verdict::of(session, &comparisons, &ceilings);
+        text += &head(&verdict);
+        text += &comparisons.iter().map(comparison_table).collect::<String>();
+    }
+    if !figures.is_empty() {
+        text += &way_table(&figures, &ceilings);
+        text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
+                 One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
+                 write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
+                 off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
+    }
+    let tables = [ethernet_table::tables, encryption_table::tables, sockets_table::tables, web_table::tables];
+    for table in tables.into_iter().flat_map(|tables| tables(&session.cells)) {
+        text += &format!("\n{}\n{}{}\n", table.title, table.text(), table.about);
+    }
+    if !ceilings.rows.is_empty() {
+        text += "\n";
+        text += &ceiling_table(&ceilings);
+    }
+    if !session.absent.is_empty() {
+        text += "\nNot measured here\n";
+    }
+    for absence in &session.absent {
+        let test = absence.test.as_ref().map(|test| format!(" {test}"));
+        text += &format!("  {}{}: {}\n", absence.level, test.unwrap_or_default(), absence.reason);
+    }
+    let disturbance = Disturbance::of(&session.cells);
+    let Disturbance { blocks, disturbed_blocks, .. } = disturbance;
+    if blocks > 0 {
+        text += &format!("\n{disturbed_blocks} of {blocks} blocks were disturbed. {DISTURBED}\n");
+    }
+    // Once more at the end, where a terminal stops.
+    if disturbance.is_unusable() {
+        text += &format!("\n{UNUSABLE}\n");
+    }
+    text.trim_matches('\n').to_owned() + "\n"
+}
+
+/// The head: the verdict and its remarks.
+fn head(verdict: &Verdict) -> String {
+    let said = verdict.alarms.iter().chain(&verdict.sentences).chain(&verdict.notes);
+    let said = said.map(|line| format!("{line}\n"));
+    let steps = verdict.steps.iter().map(|(what, command)| format!("{what} {command}\n"));
+    said.chain(steps).collect::<String>() + "\n"
+}
+
+/// Way, value, × and CPU: a row for each way, and rows below it for its other kinds of waiting.
+fn comparison_table(comparison: &Comparison) -> String {
+    let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
+    let per = comparison.question.cost.map_or("CPU".to_owned(), |per| format!("CPU/{per}"));
+    let heading = [comparison.title(), "waits".to_owned(), "value".to_owned(), against, per];
+    let rows = comparison.rows.iter().flat_map(|row| {
+        row.entries().enumerate().map(move |(index, entry)| {
+            Row::of([
+                if index == 0 { entry.way.name.clone() } else { String::new() },
+                entry.way.waiting.name().to_owned(),
+                entry.value(comparison.size_bytes),
+                entry.times.text(),
+                comparison.cpu(entry.cell).unwrap_or_default(),
+            ])
+        })
+    });
+    Table::new("", Column::named(2, heading), rows.collect()).text() + "\n"
+}
+
+fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
+    let heading =
+        ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
+    let of =
+        |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
+    let at = |cell: Option<&Cell>| {
+        cell.and_then(|cell| cell.size_bytes).map(|size| format!(" at {}", quantity::size(size)))
+    };
+    let rate = |cell: Option<&Cell>| of(cell) + &at(cell).unwrap_or_default();
+    let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
+        let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
+        share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
+    };
+    let rows = figures.iter().map(|row| {
+        Row::of([
+            row.way.label.clone(),
+            row.way.waiting.name().into(),
+            of(row.half_rtt),
+            rate(row.one_way) + &share(row.one_way, &|size| ceilings.one_way(size)),
+            row.n_half.map(n_half_told).unwrap_or_default(),
+            rate(row.two_way) + &share(row.two_way, &|_| ceilings.two_way()),
+            of(row.transactions),
+            of(row.overhead),
+            row.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
+        ])
+    });
+    Table::new("", Column::named(1, heading), rows.collect()).text()
+}
+
+fn n_half_told(n_half: NHalf) -> String {
+    format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes)
+}
+
+fn ceiling_table(ceilings: &Ceilings) -> String {
+    let rows = ceilings.rows.iter().map(|ceiling| {
+        let cell = ceiling.first;
+        Row::of([
+            ceiling.name(),
+            quantity::value(ceiling.value(), cell.unit),
+            match ceiling.drift() {
+                Some(drift) => format!("{:+.1} %", drift * 100.0),
+                None => "taken once".into(),
+            },
+        ])
+    });
+    Table::new("", Column::named(1, ["memory", "median", "drift"]), rows.collect()).text()
+}

@@ -1,0 +1,179 @@
+//! The verdict of a session, in one or two sentences, and what to do next.
+
+use bywire_command::shell;
+use bywire_results::cell::{DISTURBED, Session};
+use bywire_results::quantity;
+
+use crate::ceiling::{Ceiling, Ceilings};
+use crate::comparison::{Comparison, Row, Times, called, length};
+use crate::disturbed_cells::Disturbance;
+use crate::way::Waiting;
+
+/// The verdict of a session in which too much was disturbed.
+pub const UNUSABLE: &str = "This session cannot be used: the machine was busy with something else.";
+
+/// The head of a report.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// One sentence each for latency and rate, at one length each.
+    pub sentences: Vec<String>,
+    /// True if the session cannot be used.
+    pub is_unusable: bool,
+    /// What was wrong with the session.
+    pub alarms: Vec<String>,
+    /// Remarks about the session.
+    pub notes: Vec<String>,
+    /// What to do, each with its command.
+    pub steps: Vec<(String, String)>,
+}
+
+impl Verdict {
+    /// The verdict of a session.
+    pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
+        let disturbance = Disturbance::of(&session.cells);
+        let mut verdict = Self { is_unusable: disturbance.is_unusable(), ..Self::default() };
+        if session.cells.is_empty() {
+            verdict.alarms.push("Nothing was measured in this session.".to_owned());
+        } else if disturbance.is_unusable() {
+            verdict.sentences.push(UNUSABLE.to_owned());
+        } else {
+            let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
+            verdict.sentences.extend(asked("latency").and_then(|latency| sentence(latency, &LATENCY)));
+            verdict.sentences.extend(asked("stream").and_then(|stream| sentence(stream, &RATE)));
+        }
+        if !session.complete {
+            verdict
+                .alarms
+                .push("This session was interrupted: it shows what had been measured by then.".to_owned());
+        }
+        verdict.alarms.extend(disturbance.is_disturbed().then(|| alarm(disturbance)));
+        if !disturbance.is_disturbed() && disturbance.disturbed_cells > 0 {
+            verdict.notes.push(format!("{}. {DISTURBED}", greyed(disturbance)));
+        }
+        let unstable: Vec<String> =
+            ceilings.rows.iter().filter(|ceiling| ceiling.unstable()).map(Ceiling::name).collect();
+        if !unstable.is_empty() {
+            verdict.notes.push(format!(
+                "The machine itself changed by more than 5 % during the session ({}): differences of that order may \
+                 be the machine's.",
+                unstable.join("; ")
+            ));
+        }
+        verdict.steps = steps(session, disturbance, comparisons);
+        verdict
+    }
+}
+
+/// The words of a question.
+struct Words {
+    /// What the best way has.
+    best: &'static str,
+    /// That answer, if a disturbed way has a better figure.
+    best_undisturbed: &'static str,
+    /// The verb between the rival and its figure.
+    verb: &'static str,
+}
+
+const LATENCY: Words =
+    Words { best: "Lowest latency", best_undisturbed: "Lowest undisturbed latency", verb: "takes" };
+const RATE: Words =
+    Words { best: "Highest rate", best_undisturbed: "Highest undisturbed rate", verb: "carries" };
+
+/// The sentence for one question: its best way and the rival, at a length at which both were measured.
+fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
+    let best = comparison.best()?;
+    let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
+    let value = |row: &Row| row.usual.value(row.usual.cell.size_bytes);
+    let margin = match (best.usual.times, rival) {
+        (Times::Better(factor, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => format!(
+            ". {} {} {}, which may be no difference: {}, {} to {}",
+            capitalized(called(rival.usual.way)),
+            words.verb,
+            value(rival),
+            quantity::factor(factor),
+            quantity::digits(low),
+            quantity::digits(high)
+        ),
+        (Times::Better(factor, _), Some(rival)) => {
+            let interval = best.usual.times.wide_interval().map(|interval| format!(" ({interval})"));
+            let (times, rival) = (quantity::factor(factor), called(rival.usual.way));
+            format!(", {times} faster than {rival}{}{}", interval.unwrap_or_default(), while_polling(best))
+        }
+        (Times::Rival, _) if comparison.rows.len() > 1 => ". Nothing else measured here is faster".to_owned(),
+        _ => String::new(),
+    };
+    let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
+    // The pictures show it.
+    let disturbed = comparison.best_disturbed();
+    let title = disturbed.map_or(words.best, |_| words.best_undisturbed);
+    let disturbed = disturbed.map_or_else(String::new, |row| {
+        format!(" A disturbed measurement of {} gave {}.", called(row.usual.way), value(row))
+    });
+    Some(format!("{title} for {size}: {} with {}{margin}.{disturbed}", value(best), called(best.usual.way)))
+}
+
+/// The same comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
+fn while_polling(best: &Row) -> String {
+    let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
+    match polling.map(|entry| entry.times) {
+        Some(Times::Better(factor, _)) => format!(", {} when both poll", quantity::factor(factor)),
+        _ => String::new(),
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+fn alarm(disturbance: Disturbance) -> String {
+    format!(
+        "The machine was not quiet: {} of the blocks were disturbed. {DISTURBED} {}.",
+        quantity::percent(disturbance.disturbed_share()),
+        greyed(disturbance)
+    )
+}
+
+fn greyed(disturbance: Disturbance) -> String {
+    match disturbance.disturbed_cells {
+        0 => "No cell had half of its pairs disturbed, so every median stands".to_owned(),
+        1 => "One cell cannot be used and is grey".to_owned(),
+        several => format!("{several} of {} cells cannot be used and are grey", disturbance.cells),
+    }
+}
+
+fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<(String, String)> {
+    let again = command(session);
+    let step = |what: &str, command: &str| (what.to_owned(), command.to_owned());
+    if disturbance.is_disturbed() || session.cells.is_empty() {
+        return vec![step("Stop other programs, then take the session again:", &again)];
+    }
+    if !session.complete {
+        return vec![step("Take the whole session:", &again)];
+    }
+    let mut steps = Vec::new();
+    if comparisons.iter().flat_map(|comparison| &comparison.rows).any(|row| row.usual.way.level == "sock") {
+        steps
+            .push(step("Run a program of your own with its connections in memory:", "bywire run -- PROGRAM"));
+    }
+    let message = ("Take one figure again:", "bywire measure msg latency --size 8");
+    steps.push(step(message.0, message.1));
+    if session.preset == "quick" {
+        steps.push(step("Measure everything, by length:", "bywire bench full"));
+    }
+    steps
+}
+
+/// The command that takes the session again, into a new directory.
+fn command(session: &Session) -> String {
+    let mut words = session.command.iter().skip(1);
+    let mut kept = vec!["bywire".to_owned()];
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--output" => drop(words.next()),
+            word if word.starts_with("--output=") => {}
+            word => kept.push(shell::quoted(word)),
+        }
+    }
+    kept.join(" ")
+}

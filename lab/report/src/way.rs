@@ -1,0 +1,210 @@
+//! A way to carry messages: a level, its link, and its other varied parameters. Cells of one way form one curve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bywire_results::cell::Cell;
+use bywire_results::level::{FIGURE, MEMORY};
+use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, parameter};
+use bywire_results::web;
+use serde_json::Value;
+
+/// The order of levels, nearest to memory first. Other levels come last, in the order taken.
+const LEVELS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "web"];
+
+/// The order of links within a level.
+const LINKS: [&str; 9] =
+    ["shm", "unix", "loopback", "tcp", "one-process", "two-processes", "udp", "eth", "veth"];
+
+/// The order of kinds of waiting: a level's default first.
+const WAITINGS: [Waiting; 3] = [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling];
+
+/// Parameters that do not distinguish ways, besides those of the measuring time.
+const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
+
+/// True for parameters that state how long or how carefully a cell was measured.
+pub fn is_no_way(parameter: &str) -> bool {
+    NOT_A_WAY.contains(&parameter) || HOW_LONG.contains(&parameter)
+}
+
+/// The parameters that state how an end waits, which [`Waiting`] reads. They always distinguish ways.
+const SPIN: &str = "spin";
+
+/// One way, with its cells in the order taken.
+#[derive(Clone, Debug)]
+pub struct Way<'a> {
+    /// Its label for readers: `msg · shm`, `tcp · veth · MTU 9000`.
+    pub label: String,
+    /// Its label without the way of waiting.
+    pub name: String,
+    /// The level.
+    pub level: &'a str,
+    /// How its ends wait.
+    pub waiting: Waiting,
+    /// The part of the label that distinguishes ways of one level.
+    key: Key<'a>,
+    /// Its cells.
+    pub cells: Vec<&'a Cell>,
+}
+
+type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>, Waiting);
+
+/// How an end waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waiting {
+    /// It polls, and keeps its core busy.
+    Polling,
+    /// It spins a bounded time, then sleeps: the message layer's default.
+    Adaptive,
+    /// It sleeps in the kernel until woken.
+    Sleeping,
+}
+
+impl Waiting {
+    /// `polling`, `adaptive` or `sleeping`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::Adaptive => ADAPTIVE,
+            Self::Sleeping => "sleeping",
+        }
+    }
+
+    /// From the cell's parameters; sleeping if they do not state it.
+    pub fn of(cell: &Cell) -> Self {
+        match cell.parameters.spin() {
+            Some(Spin::Always) => Self::Polling,
+            Some(Spin::Adaptive) => Self::Adaptive,
+            // The form of older sessions.
+            None if cell.level == "msg" => Self::Adaptive,
+            Some(Spin::Never) | None => Self::Sleeping,
+        }
+    }
+}
+
+/// The ways of every level that carries messages, nearest to memory first.
+pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
+    let varied = varied_parameters(cells);
+    let waitings = |level: &str| {
+        let cells = cells.iter().filter(|cell| cell.level == level);
+        cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
+    };
+    let mut ways: Vec<Way> = Vec::new();
+    for cell in cells.iter().filter(|cell| ![FIGURE, MEMORY, web::LEVEL].contains(&&*cell.level)) {
+        let key = key(cell, &varied);
+        match ways.iter_mut().find(|way| way.key == key) {
+            Some(way) => way.cells.push(cell),
+            None => {
+                let label = label(&key, waitings(&cell.level) > 1);
+                let name = self::label(&key, false);
+                ways.push(Way { label, name, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
+            }
+        }
+    }
+    ways.sort_by_key(Way::rank);
+    ways
+}
+
+impl<'a> Way<'a> {
+    /// Its place among all ways.
+    fn rank(&self) -> [usize; 3] {
+        let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
+        let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());
+        let waiting = WAITINGS.iter().position(|waiting| *waiting == self.waiting).unwrap_or(WAITINGS.len());
+        [level, link, waiting]
+    }
+
+    /// True if both are one way, apart from how their ends wait.
+    pub fn is_same_place(&self, other: &Way) -> bool {
+        let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);
+        (a, b, c, d) == (e, f, g, h)
+    }
+
+    /// True if its messages cross from one host to another, over a wire that the kernel's TCP crosses too.
+    pub fn joins_hosts(&self) -> bool {
+        ["msg", "tcp", "udp"].contains(&self.level) && !["processes", "threads", ""].contains(&self.key.2)
+    }
+
+    /// The machine that it was measured on, if there are several.
+    pub fn machine(&self) -> Option<&'a str> {
+        self.cells.first().and_then(|cell| cell.parameters.text(MACHINE))
+    }
+
+    /// True if its ends speak `protocol`, or the way has no choice of protocol.
+    pub fn speaks(&self, protocol: Option<&str>) -> bool {
+        let own = self.cells.first().and_then(|cell| cell.parameters.text("protocol"));
+        own.zip(protocol).is_none_or(|(own, wanted)| own == wanted)
+    }
+
+    /// Its cells of one test, by size; a repeated cell is shown as last taken.
+    pub fn by_size(&self, test: &str) -> Vec<&'a Cell> {
+        let mut by_size = BTreeMap::new();
+        for &cell in self.cells.iter().filter(|cell| cell.test == test) {
+            by_size.insert(cell.size_bytes, cell);
+        }
+        by_size.into_values().collect()
+    }
+
+    /// The cell of `test` with the highest value.
+    pub fn highest(&self, test: &str) -> Option<&'a Cell> {
+        self.by_size(test).into_iter().max_by(|a, b| a.value.total_cmp(&b.value))
+    }
+
+    /// The cell of `test` that represents short messages: 8 bytes, or else the shortest up to 64.
+    pub fn short(&self, test: &str) -> Option<&'a Cell> {
+        let cells = self.by_size(test);
+        let eight = cells.iter().find(|cell| cell.size_bytes == Some(8));
+        let shortest = cells.iter().find(|cell| cell.size_bytes.is_none_or(|size| size <= 64));
+        eight.or(shortest).copied()
+    }
+}
+
+/// For each level, the parameters in which its cells differ at the same test and size.
+fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
+    type Point<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, Option<u64>);
+    let mut seen: BTreeMap<(Point, &str), BTreeSet<String>> = BTreeMap::new();
+    let names: BTreeSet<&str> = cells
+        .iter()
+        .flat_map(|cell| cell.parameters.keys())
+        .map(String::as_str)
+        .filter(|name| !is_no_way(name) && *name != SPIN)
+        .collect();
+    for cell in cells {
+        let link = cell.link.as_deref();
+        let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
+        for &name in &names {
+            // Beside UDP, which has no Nagle's algorithm, it counts as off.
+            let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
+            let value = value.map(Value::to_string);
+            let values = seen.entry((point, name)).or_default();
+            values.insert(value.unwrap_or_default());
+        }
+    }
+    let mut varied = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for ((point, name), values) in seen {
+        if values.len() > 1 {
+            varied.entry(point.0).or_default().insert(name);
+        }
+    }
+    varied
+}
+
+fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
+    let names = varied.get(cell.level.as_str()).into_iter().flatten();
+    // The machine and the MPI implementation are always part of a label.
+    let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
+    let parameters =
+        names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
+    (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
+}
+
+/// The label states how a way waits if its level has several ways of waiting.
+fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
+    let mut parts = vec![level.to_string()];
+    parts.extend(link.filter(|link| link != level).map(str::to_owned));
+    // The link veth implies namespaces.
+    let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
+    parts.extend((!said).then(|| between.to_string()));
+    parts.extend(parameters.iter().map(|(_, text)| text.clone()));
+    parts.extend(several.then(|| waiting.name().to_owned()));
+    parts.join(" · ")
+}
