@@ -1,24 +1,45 @@
-//! How much a run of the tests proves: `./x test` is for every change, `./x test all` for what lands.
+//! How much a run of the tests proves: `./x test` is for every change, `./x test all` for what lands, `./x test soak` for
+//! what is released.
 
 use std::fmt::Debug;
 use std::str::FromStr;
 
-/// The variable that `./x test all` sets to `all`.
+/// The variable that `./x test` sets to the tier's name.
 const VARIABLE: &str = "BYWIRE_TESTS";
 
 /// What a run is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// A change under way: minutes.
     Quick,
-    /// Everything.
+    /// What lands: every promise, by as many draws as a quarter of an hour allows.
     All,
+    /// A release: hours.
+    Soak,
 }
 
 impl Tier {
     /// The tier of this run.
+    ///
+    /// # Panics
+    ///
+    /// When the variable holds another word.
     pub fn current() -> Self {
-        if std::env::var_os(VARIABLE).is_some_and(|value| value == "all") { Self::All } else { Self::Quick }
+        match std::env::var(VARIABLE).as_deref() {
+            Err(_) | Ok("quick") => Self::Quick,
+            Ok("all") => Self::All,
+            Ok("soak") => Self::Soak,
+            Ok(other) => panic!("{VARIABLE}={other}: it is quick, all or soak"),
+        }
+    }
+
+    /// The value of this tier among those of all.
+    pub fn pick<Value>(self, [quick, all, soak]: [Value; 3]) -> Value {
+        match self {
+            Self::Quick => quick,
+            Self::All => all,
+            Self::Soak => soak,
+        }
     }
 }
 
@@ -32,7 +53,7 @@ pub fn number<Number: FromStr<Err: Debug>>(name: &str, default: Number) -> Numbe
     text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error:?}"))
 }
 
-/// How many seeds, rounds or programs a random test draws: the variable's number, or that of the tier.
-pub fn repetitions(name: &str, quick: u64, all: u64) -> u64 {
-    number(name, if Tier::current() == Tier::All { all } else { quick })
+/// How many seeds, rounds or programs a random test draws: the variable's number, or that of the tier (quick, all, soak).
+pub fn repetitions(name: &str, of_tiers: [u64; 3]) -> u64 {
+    number(name, Tier::current().pick(of_tiers))
 }
