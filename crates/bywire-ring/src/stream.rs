@@ -647,8 +647,11 @@ impl Stream {
 
     /// Asks the writer to [`Self::mark`] its publications.
     pub fn want_order<S: Segment>(&self, own: &S) {
-        // Relaxed: see `is_ordered`.
-        own.store(ORDERED, 1, Ordering::Relaxed);
+        // The writer reads this line for each message: a store of the same value would take it from its cache.
+        if own.load(ORDERED, Ordering::Relaxed) == 0 {
+            // Relaxed: see `is_ordered`.
+            own.store(ORDERED, 1, Ordering::Relaxed);
+        }
     }
 
     /// The times of the writer's last publications, the latest first, by its own words, which may be anything; 0: none.

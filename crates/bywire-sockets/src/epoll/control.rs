@@ -14,7 +14,7 @@ use crate::connection::readiness::{IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
-use crate::epoll::{members, nested, order, sets};
+use crate::epoll::{members, nested, order, sets, sleepers};
 use crate::memory::arena::{EpollItem, EpollSet};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -160,7 +160,8 @@ impl OpenSet {
             self.link(&connection, at, item);
         }
         item.asked.store(asked, Ordering::Relaxed);
-        if !order::keeps_place(item, found.bits, wanted) {
+        // A new one begins where it is listed.
+        if operation == libc::EPOLL_CTL_MOD && !order::keeps_place(item, found.bits, wanted) {
             order::begin(item, &connection);
         }
         arm(item, &event, 1);
@@ -249,10 +250,11 @@ impl OpenSet {
         if item.listed.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        item.seen_tail.store(STREAM.tail(&connection.remote), Ordering::Relaxed);
+        let tail = STREAM.tail(&connection.remote);
+        item.seen_tail.store(tail, Ordering::Relaxed);
         item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.seen_ended.store(0, Ordering::Relaxed);
-        item.raised_tail.store(STREAM.tail(&connection.remote) as u32, Ordering::Relaxed);
+        item.raised_tail.store(tail as u32, Ordering::Relaxed);
         item.raised_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.raised_ended.store(0, Ordering::Relaxed);
         order::begin(item, connection);
@@ -270,7 +272,13 @@ impl OpenSet {
         // One may have begun to sleep here since, while nothing in the set was carried. It was counted before its
         // announcement, so it is seen here.
         self.add_doorbell();
-        doorbell::ring_own();
+        // SeqCst: pairs with the fences in `Unannounced::enter` and behind the announcements of `Sleeping` and of `poll`.
+        // Either a sleeper is counted here, or it finds what was registered.
+        fence(Ordering::SeqCst);
+        // The set holds the doorbell, so a ring that nobody needs ends this program's own next wait.
+        if sleepers::are_there(self.set) {
+            doorbell::ring_own();
+        }
     }
 
     fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {

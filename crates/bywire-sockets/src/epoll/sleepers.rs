@@ -96,6 +96,13 @@ impl Unannounced {
     }
 }
 
+/// Returns whether anybody would hear of news in a set by a ring of this family's doorbell: a thread that sleeps in it, or
+/// one that watches it from another set or by `poll`.
+pub fn are_there(set: &EpollSet) -> bool {
+    // Relaxed: the callers say what orders this after the counts.
+    set.sleepers.load(Ordering::Relaxed) != 0 || set.nested.load(Ordering::Relaxed) != 0
+}
+
 fn leave(number: usize) {
     let (name, round, noted) = parts(number);
     end(noted, Counted::Unannounced(name, round));

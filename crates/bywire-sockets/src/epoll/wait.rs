@@ -14,7 +14,7 @@ use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, 
 use crate::epoll::members::{self, Reported};
 use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
-use crate::epoll::sleepers::{Sleeping, Unannounced};
+use crate::epoll::sleepers::{self, Sleeping, Unannounced};
 use crate::epoll::{nested, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
@@ -240,16 +240,11 @@ impl View {
 
     /// What is left wakes the next sleeper, as with the kernel's own sets, and threads that watch this set.
     fn pass_on(&self) {
-        if self.is_left.get() && self.has_others() {
+        // A thread that has looked before this one is counted, by the set's lock. One that looks afterwards finds what is
+        // left.
+        if self.is_left.get() && sleepers::are_there(self.set) {
             doorbell::ring_own();
         }
-    }
-
-    /// Whether anybody else would hear of what is left.
-    fn has_others(&self) -> bool {
-        // Relaxed: a thread that has looked before this one is counted, by the set's lock. One that looks afterwards
-        // finds what is left.
-        self.set.sleepers.load(Ordering::Relaxed) != 0 || self.set.nested.load(Ordering::Relaxed) != 0
     }
 
     /// Reports carried connections that are ready.
@@ -282,7 +277,7 @@ impl View {
             self.looked_at.set(looked_at);
             let Some(item) = item(at) else { break };
             if first.is_enough() {
-                self.is_left.set(self.is_left.get() || self.has_others() && is_any_ready(at));
+                self.is_left.set(self.is_left.get() || sleepers::are_there(self.set) && is_any_ready(at));
                 self.rotate(at, last);
                 break;
             }

@@ -320,7 +320,8 @@ pub struct EpollSet {
     pub holders: [AtomicU32; SET_HOLDERS],
 }
 
-/// The registration of a socket in an epoll set. It changes under the set's lock.
+/// The registration of a socket in an epoll set. It changes under the set's lock. Its first cache line has what each look
+/// at a level-triggered registration reads.
 #[repr(C, align(64))]
 pub struct EpollItem {
     /// The name of its set. 0: free.
@@ -339,6 +340,12 @@ pub struct EpollItem {
     pub heard: AtomicU32,
     /// Counts its uses and its arming. It is part of the registration's name.
     pub generation: AtomicU32,
+    /// The next carried registration of the set.
+    pub next_of_set: AtomicU32,
+    /// Its place among the registrations that are ready, if nothing newer has a time; see [`crate::epoll::order`].
+    pub place: AtomicU64,
+    /// The peer's last mark when nothing was ready, or when something was reported.
+    pub seen_mark: AtomicU64,
     /// The kernel reports the registration's name although its socket is not carried.
     pub named: AtomicU8,
     /// It was reported once with `EPOLLONESHOT`, and was not armed again.
@@ -351,28 +358,22 @@ pub struct EpollItem {
     pub listed: AtomicU8,
     /// `SharedSocket::ended` as reported.
     pub seen_ended: AtomicU8,
-    /// `SharedSocket::full` as reported.
-    pub seen_full: AtomicU32,
-    /// The peer's tail as reported.
-    pub seen_tail: AtomicU64,
-    /// Its place among the registrations that are ready, if nothing newer has a time; see [`crate::epoll::order`].
-    pub place: AtomicU64,
-    /// The peer's last mark when nothing was ready, or when something was reported.
-    pub seen_mark: AtomicU64,
     /// It was reported level-triggered, and no look has found it without events since.
     pub queued: AtomicU8,
+    /// They were not told of what was there when it was armed; see `raised_tail`.
+    pub raised_fresh: AtomicU8,
+    /// The peer's tail as reported.
+    pub seen_tail: AtomicU64,
+    /// `SharedSocket::full` as reported.
+    pub seen_full: AtomicU32,
     /// The peer's tail, as far as sets around its set were told of it; see [`crate::epoll::events::State`].
     pub raised_tail: AtomicU32,
     /// The same for `SharedSocket::full`.
     pub raised_full: AtomicU32,
     /// The same for `SharedSocket::ended`.
     pub raised_ended: AtomicU8,
-    /// They were not told of what was there when it was armed.
-    pub raised_fresh: AtomicU8,
     /// The socket's next registration.
     pub next_of_socket: AtomicU32,
-    /// The next carried registration of the set.
-    pub next_of_set: AtomicU32,
 }
 
 /// What each process has of its own.

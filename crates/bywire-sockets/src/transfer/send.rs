@@ -459,13 +459,17 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
         return Step::Sent(0);
     }
     connection.guard();
-    if STREAM.is_ordered(&connection.remote) {
-        STREAM.mark(&connection.own, distance::moment());
-    }
+    // The time is that from before the copy, but it is stored beside the tail: the reader looks at both all the time.
+    let time = STREAM.is_ordered(&connection.remote).then(distance::moment);
     let mut at = 0;
     while at < length {
         let piece = (length - at).min(PIECE_BYTES);
         stage(connection, parts, done + at, piece);
+        if at == 0
+            && let Some(time) = time
+        {
+            STREAM.mark(&connection.own, time);
+        }
         STREAM.publish(&connection.own, piece);
         at += piece;
         if at < length {
