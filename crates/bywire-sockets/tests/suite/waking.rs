@@ -261,3 +261,71 @@ fn a_look_reports_kernel_events_after_rings_for_others() {
         listener.accept().expect("a caller");
     }
 }
+
+/// How a thread waits for the bytes of a connection that another thread registers in its set.
+#[derive(Clone, Copy, Debug)]
+enum Waiting {
+    InTheSet,
+    BesideAnotherConnection,
+    InAnOuterSet,
+    InPoll,
+}
+
+/// Registers a connection that has a byte, again and again: the sleeper must hear of each registration.
+fn registrations_wake(waiting: Waiting) {
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    let ((client, server), other) = (pair(), pair());
+    let [set, outer] = [(); 2].map(|()| test_service::epoll());
+    match waiting {
+        Waiting::BesideAnotherConnection => add(set, other.1, libc::EPOLLIN, 1),
+        Waiting::InAnOuterSet => add(outer, set, libc::EPOLLIN, 2),
+        Waiting::InTheSet | Waiting::InPoll => {}
+    }
+    let before = TAKEN.load(Ordering::SeqCst);
+    // It ends with the program.
+    let sleeper = Sleeper::start(move || {
+        loop {
+            match waiting {
+                Waiting::InTheSet | Waiting::BesideAnotherConnection => {
+                    assert_eq!(one_event(set, -1), Some(0))
+                }
+                Waiting::InAnOuterSet => assert_eq!(one_event(outer, -1), Some(2)),
+                Waiting::InPoll => _ = test_service::poll_for(set, -1),
+            }
+            // SAFETY: no memory is passed. The registration ends before the byte is taken, and the next one is made
+            // afterwards.
+            unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, server, std::ptr::null_mut()) };
+            TAKEN.fetch_add(test_service::receive(server, 1, 0).0.max(0) as u64, Ordering::SeqCst);
+        }
+    });
+    for round in 1..=40 {
+        // In every other round it may be anywhere on its way to sleep.
+        if round % 2 == 0 {
+            sleeper.await_sleep();
+        }
+        assert_eq!(test_service::send(client, b"!", 0), 1);
+        if round % 4 < 2 {
+            add(set, server, libc::EPOLLIN, 0);
+        } else {
+            add(set, server, 0, 0);
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: a live event.
+            assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_MOD, server, &raw mut event) }, 0);
+        }
+        test_service::eventually("it takes the byte", || {
+            (TAKEN.load(Ordering::SeqCst) - before == round).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_registration_wakes_whoever_sleeps_in_the_set_around_it_or_in_poll() {
+    if !is_driver("a_registration_wakes_whoever_sleeps_in_the_set_around_it_or_in_poll") {
+        return;
+    }
+    let ways = [Waiting::InTheSet, Waiting::BesideAnotherConnection, Waiting::InAnOuterSet, Waiting::InPoll];
+    for waiting in ways {
+        println!("{waiting:?}");
+        registrations_wake(waiting);
+    }
+}
