@@ -46,8 +46,11 @@ fn ask_at(socket: &Path) -> Result<Option<Status>> {
 pub fn object(asked: &Result<Status>) -> serde_json::Value {
     let service = match asked {
         Ok(_) => "running",
-        Err(error) if matches!(error.downcast_ref(), Some(QueryError::Silent)) => "silent",
-        Err(_) => "absent",
+        Err(error) => match error.downcast_ref() {
+            Some(QueryError::Silent) => "silent",
+            Some(QueryError::OtherVersion) => "other version",
+            _ => "absent",
+        },
     };
     let Ok(status) = asked else { return serde_json::json!({ "service": service }) };
     let reasons: serde_json::Map<_, _> =

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::filters;
 use crate::protocol::{CORES_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE};
+use crate::status::{QueryError, query};
 
 /// The subcommand that runs the pairing service. Each command that uses this module has it. It prints [`READY`] once
 /// it listens.
@@ -140,7 +141,7 @@ impl Launch {
     /// # Errors
     /// [`LaunchError::Service`].
     pub fn found_service(&self, command: &Path) -> Result<(), LaunchError> {
-        if crate::status::query(&self.service).is_ok() {
+        if query(&self.service).is_ok() {
             return Ok(());
         }
         let mut command = Command::new(command);
@@ -149,8 +150,10 @@ impl Launch {
         parent.wait().map_err(|cause| LaunchError::Service(cause.to_string()))?;
         // The service goes on while a process runs that has asked it, and this one is about to be the program.
         // It listens, so the program has it even if the answer is late.
-        let _answer = crate::status::query(&self.service);
-        Ok(())
+        match query(&self.service) {
+            Err(other @ QueryError::OtherVersion) => Err(LaunchError::Service(other.to_string())),
+            Ok(_) | Err(QueryError::Absent | QueryError::Silent) => Ok(()),
+        }
     }
 
     /// Starts the service of `command`, which has no arguments yet, and waits until it listens. The caller has to end

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::{Received, Socket};
 
-use crate::protocol::{Kind, PACKET_BYTES, Packet};
+use crate::protocol::{Kind, PACKET_BYTES, Packet, VERSION};
 use crate::reason::Reason;
 
 /// Codes of a `Count`, beside the numbers of reasons.
@@ -18,6 +18,8 @@ pub(crate) const BYTES: u8 = 132;
 pub(crate) const CUT: u8 = 133;
 pub(crate) const UNUSED: u8 = 134;
 pub(crate) const MEMORY: u8 = 135;
+/// The [`VERSION`] of the service, which is no count.
+const SPOKEN: u8 = 136;
 
 /// How long [`ask`] waits for the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,6 +56,12 @@ pub enum QueryError {
     /// The service did not answer in time.
     #[error("the pairing service does not answer: it may be stopped or busy")]
     Silent,
+    /// The service pairs programs of another version only.
+    #[error(
+        "the pairing service that runs is of another version of Bywire: end the programs that were started before, \
+         after which it ends by itself, or restart the unit bywire-pairing"
+    )]
+    OtherVersion,
 }
 
 /// Asks the service at `path`.
@@ -65,13 +73,18 @@ pub fn query(path: &Path) -> Result<Status, QueryError> {
     let mut poller = Poller::new().map_err(|_| QueryError::Silent)?;
     poller.add(&socket, 0).map_err(|_| QueryError::Silent)?;
     socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| QueryError::Absent)?;
-    let (mut status, end) = (Status::default(), Instant::now() + TIMEOUT);
+    let (mut status, mut spoken, end) = (Status::default(), None, Instant::now() + TIMEOUT);
     loop {
         let mut buffer = [0; PACKET_BYTES];
         match socket.receive(&mut buffer) {
             Ok(Received::Packet(length, _)) => match Packet::decode(&buffer[..length]) {
+                Some(packet) if packet.kind == Kind::Count && packet.code == SPOKEN => {
+                    spoken = Some(packet.first)
+                }
                 Some(packet) if packet.kind == Kind::Count => status.note(packet.code, packet.first),
-                Some(packet) if packet.kind == Kind::Done => return Ok(status),
+                Some(packet) if packet.kind == Kind::Done => {
+                    return if spoken == Some(VERSION) { Ok(status) } else { Err(QueryError::OtherVersion) };
+                }
                 _ => return Err(QueryError::Silent),
             },
             Ok(Received::Nothing) => {
@@ -137,6 +150,7 @@ impl Status {
             count(CUT, self.cut),
             count(UNUSED, self.unused),
             count(MEMORY, self.memory),
+            count(SPOKEN, VERSION),
         ];
         let reasons = self.not_carried.iter().map(move |(reason, value)| count(*reason as u8, *value));
         own.into_iter().chain(reasons).chain([Packet::new(Kind::Done, 0)])

@@ -90,6 +90,31 @@ fn a_named_service_is_used_and_no_other_is_started() {
 }
 
 #[test]
+fn a_service_of_another_version_is_reported_and_the_program_runs() {
+    if !have(&[("python3", "python3")]) {
+        return;
+    }
+    let fabric = Fabric::new();
+    let socket = fabric.place("machine");
+    // It answers a status with its end at once, as services did that did not tell their version.
+    let answer = "import socket, sys\n\
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(sys.argv[1]); s.listen(64)\n\
+        print('ready', flush=True)\n\
+        while True:\n\
+        \x20 c = s.accept()[0]\n\
+        \x20 try: c.send(bytes([10]) + c.recv(64)[1:])\n\
+        \x20 except OSError: pass";
+    let _service = ready(&mut fabric.plain(&["python3", "-c", answer, &socket]));
+    let ran = ended(fabric.carried(&["echo", "it runs"]).env("BYWIRE_PAIRING", &socket));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && ran.stdout == b"it runs\n", "{ran:?}");
+    assert!(said.contains("another version") && said.ends_with(": everything stays TCP\n"), "{said}");
+    let status = ended(fabric.plain(&[COMMAND, "status"]).env("BYWIRE_PAIRING", &socket));
+    let said = String::from_utf8_lossy(&status.stderr);
+    assert!(!status.status.success() && said.contains("another version"), "{status:?}");
+}
+
+#[test]
 fn systemd_passes_the_socket_to_the_service_and_keeps_it() {
     if !have(&[("python3", "python3"), ("curl", "curl")]) {
         return;
