@@ -22,7 +22,7 @@ const JOINED: usize = 5;
 
 /// How often a comparison tells the truth, as a Markdown table
 #[derive(Parser)]
-struct Gate {
+struct Arguments {
     /// Where sessions are kept; those that it holds already are counted in
     #[arg(long, value_name = "DIRECTORY")]
     output: PathBuf,
@@ -41,10 +41,10 @@ const KINDS: [&str; 3] = ["one", "other", "slowed"];
 
 fn main() -> ExitCode {
     let is_worker = std::env::args().nth(1).is_some_and(|word| word == "__worker");
-    exit_status::of("gate", if is_worker { bywire_measure::worker::run() } else { Gate::parse().run() })
+    exit_status::of("comparison", if is_worker { bywire_measure::worker::run() } else { Arguments::parse().run() })
 }
 
-impl Gate {
+impl Arguments {
     fn run(self) -> Result<()> {
         interrupt::arm()?;
         let taken = repetitions(&self.output);
@@ -72,7 +72,7 @@ impl Gate {
         }
         let slowdown_percent = (KINDS[kind] == "slowed").then_some(self.slowdown);
         let groups = requests().map(|request| vec![Request { slowdown_percent, ..request }]).to_vec();
-        let preset = Preset { name: "gate", ceilings: Vec::new(), groups, absent: Vec::new() };
+        let preset = Preset { name: "comparison", ceilings: Vec::new(), groups, absent: Vec::new() };
         bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut Quiet)?;
         Ok(())
     }
