@@ -479,12 +479,15 @@ impl Driver {
         true
     }
 
-    /// Sends until the kernel, too, has moved what it can. On a busy machine that takes a while.
+    /// Sends until the kernel, too, has moved what it can. On a busy machine that takes a while: it may find room again after
+    /// it has refused a send for so long.
     fn send_until_full(&mut self, end: usize) {
         let length = [3000, 16_384, PIECE_BYTES][self.draw.below(3) as usize];
         let mut refused = 0;
-        while refused < 30 {
-            let sent = test_service::send(self.ends[end], pattern(self.next[end], length), 0);
+        let own = self.ends[end];
+        let is_writable = || test_service::poll(own, libc::POLLOUT).1 != 0;
+        while refused < 30 || refused < 1000 && is_writable() {
+            let sent = test_service::send(own, pattern(self.next[end], length), 0);
             if sent > 0 {
                 refused = 0;
                 self.has_sent(end, sent as u64);
