@@ -9,12 +9,12 @@ use bywire::{
 use bywire_testing::actor::{Actor, Context, Role};
 
 use crate::ports::{self, PortDirectory, meet, until};
-use crate::step::{self, Traced};
+use crate::step;
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)];
 
-/// Small enough to compare after every instruction.
+/// Small enough to compare after every store.
 const SMALL: Geometry =
     Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
 
@@ -60,10 +60,10 @@ fn scripted(context: &mut Context) {
     for _ in 0..if script == "busy" { WARM } else { 0 } {
         while !port.send_datagram(peer, Priority::Low, &pattern(512, 10)).expect("connected") {}
     }
-    context.tell(format!("ready {}", step::own_thread()));
-    context.hear();
+    context.tell("ready");
+    let last = context.hear().expect("a number").parse().ok();
     let (messages, data) = (expected(&script), pattern(1200, 8));
-    step::mark_begin();
+    step::watch(last);
     match script.as_str() {
         "short" | "bulk" => {
             for message in &messages[..2] {
@@ -85,7 +85,7 @@ fn scripted(context: &mut Context) {
     while port.send(peer, Priority::Low, &messages[messages.len() - 1]) == Err(SendError::Full) {
         port.poll();
     }
-    step::mark_end();
+    context.tell(format!("stored {}", step::to_text(&step::watched())));
     context.hear();
 }
 
@@ -115,7 +115,7 @@ impl Survivors {
     }
 
     /// Starts a sender and waits until it is before its first store.
-    fn sender(&mut self, script: &str) -> (Actor, Peer, Traced) {
+    fn sender(&mut self, script: &str) -> (Actor, Peer) {
         let key = self.key.0.to_string();
         let mut actor = Actor::start("scripted", self.place.path(), &[script, &key]);
         let mut peer = None;
@@ -132,11 +132,8 @@ impl Survivors {
             assert!(matches!(event, Event::Datagram(_)), "{event:?}");
             warm += 1;
         }
-        let thread = actor.expect("ready").parse().expect("a thread");
-        let traced = Traced::seize(thread);
-        actor.tell("go");
-        let traced = traced.run_to_begin();
-        (actor, peer.expect("connected"), traced)
+        actor.expect("ready");
+        (actor, peer.expect("connected"))
     }
 
     /// Everything that the dead sender delivered.
@@ -193,15 +190,15 @@ impl Survivors {
     }
 }
 
-/// A sender is stopped after each of its stores to shared memory, and killed there.
+/// A sender is killed after each of its stores to shared memory.
 #[test]
 fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
-    step::stay_on_one_core();
     let mut survivors = Survivors::new();
     // Stores of a busy sender to memory that it maps on the way are not watched. The stores that publish them are.
     for script in ["short", "bulk", "long", "put", "lent", "busy"] {
-        let (mut actor, peer, traced) = survivors.sender(script);
-        let stores = traced.stores();
+        let (mut actor, peer) = survivors.sender(script);
+        actor.tell("all");
+        let stores = step::from_text(&actor.expect("stored"));
         actor.kill();
         assert_eq!(survivors.take_all(peer), expected(script), "{script}: all that was sent");
         let points = step::points(&stores);
@@ -209,9 +206,10 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
         assert!(points.len() > 2 * expected(script).len(), "{script}: {} stores", stores.len());
         let mut most = 0;
         for point in points {
-            let (mut actor, peer, traced) = survivors.sender(script);
+            let (mut actor, peer) = survivors.sender(script);
             survivors.talk();
-            traced.run_to_store(point);
+            actor.tell(&point.to_string());
+            assert_eq!(actor.hear(), None, "the same program makes the same stores");
             actor.kill();
             let taken = survivors.take_all(peer);
             assert!(expected(script).starts_with(&taken), "{script}, store {point}: {taken:?}");
