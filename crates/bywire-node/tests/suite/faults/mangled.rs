@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bywire::{Confirm, DisconnectReason, Event, Key, Peer, Port, Priority, Rights, TransferId};
 use bywire_testing::test_network::{Machine, TestNetwork};
+use bywire_testing::{number, repetitions};
 
 use super::ends::{connect, next, open, options, pattern};
 use super::mangler::{Mangler, Random};
@@ -343,11 +344,8 @@ fn mangle(seed: u64, is_encrypted: bool) {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str, otherwise: u64| {
-        std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-    };
     let first = number("BYWIRE_SEED", 1);
-    first..first + number("BYWIRE_SEEDS", 1)
+    first..first + repetitions("BYWIRE_SEEDS", [1, 1, 100])
 }
 
 #[test]
