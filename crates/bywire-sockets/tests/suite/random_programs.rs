@@ -9,12 +9,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bywire_testing::{number, repetitions};
+
 use crate::random::channel::Programs;
 use crate::random::play::{Counts, Mismatch, Play};
 use crate::random::step::{Draw, Kind, Step};
 use crate::test_service::TestService;
 
-const SEEDS: u64 = 2000;
 /// Steps of one script.
 const STEPS: usize = 40;
 /// Scripts that one set of programs runs, one after the other.
@@ -38,10 +39,7 @@ const SHORTENING: Duration = Duration::from_secs(40);
 fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     let service = TestService::new();
     let Some(program) = service.compiled("suite/random/actor.c", "actor", &["-pthread"]) else { return };
-    let number = |name: &str, otherwise| {
-        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
-    };
-    let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
+    let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [200, 1000, 100_000]));
     let found = FOUND.iter().filter(|_| first == 0).map(|seed| *seed..seed + 1);
     let ranges = (first..first + count).step_by(BATCH as usize);
     let batches: Vec<_> =

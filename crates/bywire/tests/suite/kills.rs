@@ -1,4 +1,4 @@
-//! Processes killed in the middle of everything: after each single store, and a thousand times at random moments.
+//! Processes killed in the middle of everything: after each single store, and often at random moments.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,6 +7,7 @@ use bywire::{
     Priority, Rights, SendError, TransferError,
 };
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::repetitions;
 
 use crate::ports::{self, PortDirectory, meet, until};
 use crate::step;
@@ -330,17 +331,22 @@ impl Notes {
     }
 }
 
-const ROUNDS: usize = 1000;
+/// How many senders are killed, and how many receivers.
+fn rounds() -> u64 {
+    repetitions("BYWIRE_ROUNDS", [100, 100, 500])
+}
+
 /// Children that run at the same time: the next ones start while one dies.
 const POOL: usize = 3;
 
 #[test]
-fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
+fn senders_killed_at_random_lose_no_confirmed_message() {
     let mut survivors = Survivors::new();
     let mut random = Random(1);
     let mut running: Vec<(Actor, Notes, Option<Peer>, u64, u64)> = Vec::new();
     let (mut before, mut busy) = (None, 0);
-    for _ in 0..ROUNDS / 2 {
+    let rounds = rounds();
+    for _ in 0..rounds {
         while running.len() < POOL {
             let notes = Notes::new();
             let actor = Actor::start("streaming", survivors.place.path(), &[notes.path()]);
@@ -376,7 +382,7 @@ fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
         before.get_or_insert_with(resources_now);
     }
     drop(running);
-    assert!(busy > ROUNDS / 10, "{busy} kills across a bulk area");
+    assert!(busy as u64 > rounds / 5, "{busy} kills across a bulk area");
     until(|| {
         survivors.victim.poll();
         survivors.victim.peers().count() == 1
@@ -405,13 +411,14 @@ fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, 
 }
 
 #[test]
-fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
+fn receivers_killed_at_random_account_for_taken_messages() {
     let place = PortDirectory::new();
     let mut port = place.open(PortOptions { geometry: SMALL, ..place.options() });
     let mut random = Random(2);
     let mut waiting = std::collections::VecDeque::new();
     let (mut before, mut busy) = (None, 0);
-    for _ in 0..ROUNDS / 2 {
+    let rounds = rounds();
+    for _ in 0..rounds {
         while waiting.len() < POOL {
             let notes = Notes::new();
             waiting.push_back((Actor::start("receiving", place.path(), &[notes.path()]), notes));
@@ -462,7 +469,7 @@ fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
         before.get_or_insert_with(resources_now);
     }
     drop(waiting);
-    assert!(busy > ROUNDS / 10, "{busy} kills across a bulk area");
+    assert!(busy as u64 > rounds / 5, "{busy} kills across a bulk area");
     assert_no_growth(before.expect("counted"), resources_now());
 }
 
