@@ -5,7 +5,6 @@
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bit of the processor's flags that has it trap behind the next instruction.
 const TRAP: libc::greg_t = 0x100;
@@ -27,6 +26,8 @@ struct Watch {
     before: Vec<u8>,
     /// The store after which the process ends; `usize::MAX`: none.
     last: usize,
+    made: usize,
+    /// The first of them.
     stores: Vec<Store>,
     /// The instruction that is let through.
     at: libc::greg_t,
@@ -40,8 +41,6 @@ struct Watched(UnsafeCell<Option<Watch>>);
 unsafe impl Sync for Watched {}
 
 static WATCHED: Watched = Watched(UnsafeCell::new(None));
-/// The stores so far.
-static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// Begins to watch the stores of this thread. Other threads must not store to the memory meanwhile. After store number `last`,
 /// counted from one, the process is killed.
@@ -61,7 +60,8 @@ pub fn watch(last: Option<usize>) {
     assert_eq!(ranges.len(), 3, "{maps}");
     let before = ranges.iter().flat_map(|range| bytes(range).to_vec()).collect();
     let stores = Vec::with_capacity(STORES_MAX);
-    let watch = Watch { ranges, before, last: last.unwrap_or(usize::MAX), stores, at: 0, goes_on: false };
+    let last = last.unwrap_or(usize::MAX);
+    let watch = Watch { ranges, before, last, made: 0, stores, at: 0, goes_on: false };
     protect(&watch.ranges, libc::PROT_READ);
     // SAFETY: no handler uses it yet. Both handlers have the form that the kernel calls by `SA_SIGINFO`.
     unsafe {
@@ -126,8 +126,8 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
         rest = others;
     }
     if is_changed {
-        let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
-        if made == watch.last {
+        watch.made += 1;
+        if watch.made == watch.last {
             // SAFETY: no pointers.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
