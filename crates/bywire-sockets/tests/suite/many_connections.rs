@@ -194,7 +194,7 @@ fn a_program_with_all_connections_that_it_can_have_has_mappings_left() {
     let mut command = pairing.command(if finds_less { "unshare".into() } else { this.clone() }, Some(1));
     if finds_less {
         let found = pairing.path("limit");
-        fs::write(&found, limit.to_string()).expect("written");
+        fs::write(&found, format!("{limit}\n")).expect("written");
         command.args(["--mount", "sh", "-c", UNDER_LIMIT]).arg(found).arg(this);
     }
     command.args(alone(ENOUGH)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");

@@ -45,7 +45,7 @@ pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
     }
 }
 
-/// The same for things that mostly wait: each of them runs beside the others, with a service of its own.
+/// Compares things that mostly wait. Each of them runs beside the others, with a service of its own.
 pub fn same_at_once(source: &str, beside: Option<&str>, things: &[&[&str]]) {
     std::thread::scope(|scope| {
         for thing in things {
