@@ -420,7 +420,7 @@ fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program(
     let page = ProtocolClient::memory(4096);
     let (client, _server) = connection();
     let mut program = ProtocolClient::new(&path);
-    // Of 45 values for each kind every fourth. Four kinds together meet all of them.
+    // Every fourth of the 45 values for each kind. Four kinds together meet all of them.
     let (step, mut place) = (Tier::current().pick([4, 4, 1]), 0);
     for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
         for (at, width) in [(1, 1), (4, 4), (8, 8), (16, 8), (24, 8)] {
