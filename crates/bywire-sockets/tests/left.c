@@ -581,12 +581,12 @@ static int run_on(pid_t process, int how, int number) {
 /* What it says by stopping. */
 enum { RECEIVES = SIGURG, BEGINS = SIGTRAP, IS_OVER = SIGWINCH };
 
-/* Has it leave a receive that sleeps, and sends it a signal so many instructions behind the beginning of what it does next, a few
+/* Has it leave a receive that sleeps, and sends it a signal so many instructions behind the beginning of what it does next, so many
    more in each round, until it does all of that. */
-static void step(pid_t process, int *traced) {
+static void step(pid_t process, int *traced, int more) {
     need(ptrace(PTRACE_SEIZE, process, 0, 0) == 0, "ptrace");
     signal_by(traced);
-    for (int count = 0, stopped = next_stop(process);; count += 3) {
+    for (int count = 0, stopped = next_stop(process);; count += more) {
         /* The library has put it aside, and sends it again. */
         while (stopped == SIGUSR2) {
             stopped = run_on(process, PTRACE_CONT, SIGUSR2);
@@ -629,7 +629,7 @@ __attribute__((noinline)) static void leave_receive(void) {
 
 /* A jump gives back what a receive had taken, and a handler that comes in the middle of that jumps further: at whatever
    instruction, nothing is left. */
-static void stepped(void) {
+static void stepped(int more) {
     struct sigaction unmasked = {.sa_handler = leave_unseen, .sa_flags = SA_NODEFER}, action = {.sa_handler = leave};
     static volatile int is_over;
     pid_t self = getpid();
@@ -645,7 +645,7 @@ static void stepped(void) {
     if (tracer == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         await_by(ready);
-        step(self, traced);
+        step(self, traced, more);
     }
     prctl(PR_SET_PTRACER, tracer);
     meet(act_hear_the_end);
@@ -696,7 +696,7 @@ int main(int count, char **words) {
     } else if (strcmp(name, "faulty_handlers") == 0) {
         faulty_handlers();
     } else if (strcmp(name, "stepped") == 0) {
-        stepped();
+        stepped(atoi(way));
     } else if (strcmp(name, "early") == 0) {
         early();
     } else if (strcmp(name, "filtered") == 0) {

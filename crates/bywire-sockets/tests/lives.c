@@ -231,7 +231,7 @@ static void open_and_close(int number) {
 }
 
 /* A handler makes and closes sockets wherever a fork is. */
-static void forks(void) {
+static void forks(int rounds) {
     struct sigaction action = {.sa_handler = open_and_close, .sa_flags = SA_RESTART};
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGVTALRM};
     struct itimerspec every = {{0, 137000}, {0, 137000}};
@@ -242,7 +242,7 @@ static void forks(void) {
     }
     need(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
     timer_settime(timer, 0, &every, NULL);
-    for (int round = 0; round < 1000; round++) {
+    for (int round = 0; round < rounds; round++) {
         pid_t child = fork();
         if (child == 0) {
             _exit(0);
@@ -573,8 +573,8 @@ int main(int count, char **words) {
     const char *name = count > 1 ? words[1] : "";
     if (strcmp(name, "handlers") == 0) {
         handlers();
-    } else if (strcmp(name, "forks") == 0) {
-        forks();
+    } else if (strcmp(name, "forks") == 0 && count > 2) {
+        forks(atoi(words[2]));
     } else if (strcmp(name, "stack") == 0) {
         stack();
     } else if (strcmp(name, "load") == 0 && count > 2) {

@@ -3,6 +3,7 @@
 
 pub mod actor;
 mod again;
+mod compiled;
 pub mod counting;
 mod exclusive;
 mod guarded;
@@ -17,6 +18,7 @@ mod tier;
 mod waiting;
 
 pub use again::alone;
+pub use compiled::compile;
 pub use exclusive::{Exclusive, exclusive};
 pub use guarded::Guarded;
 pub use tier::{Tier, number, repetitions};

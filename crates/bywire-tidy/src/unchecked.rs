@@ -34,7 +34,7 @@ const NAMED: [&str; 26] = [
     "crates/bywire-eth/tests/suite/vlan.rs",
     // Entering a namespace between fork and exec.
     "lab/measure/src/namespaces.rs",
-    // Forking, becoming another user, mounting a file system, and stepping a traced process.
+    // Forking, becoming another user, mounting a file system, and watching stores by their faults.
     "crates/bywire/tests/suite/fork.rs",
     "crates/bywire/tests/suite/fuse/",
     "crates/bywire/tests/suite/step/",

@@ -9,7 +9,7 @@ use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{self, Answer, Confinement, Join, NewInterface, Order};
 use bywire_sys::socket::Socket;
 
-use crate::hosts::{self, INTERFACE, SETTINGS, TIMEOUT, exchange, hosts, met, node, persist, tcp, udp};
+use crate::hosts::{self, Host, INTERFACE, SETTINGS, TIMEOUT, exchange, hosts, met, node, persist, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -17,6 +17,7 @@ const STREAM_BYTES: usize = 8 << 20;
 fn streams_and_datagrams_cross_between_processes_at_any_mtu() {
     for mtu_bytes in [576, 1500, 9000, 30_000] {
         let Some(hosts) = hosts(2) else { return };
+        hosts.iter().for_each(Host::trust_addresses);
         let directory = tempfile::tempdir().expect("a directory");
         let mut one = node(&hosts[0], mtu_bytes, directory.path(), 1);
         let mut other = node(&hosts[1], mtu_bytes, directory.path(), 1);

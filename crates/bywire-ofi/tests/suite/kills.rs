@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bywire_testing::number;
+use bywire_testing::{number, repetitions};
 
 use crate::loaded::{Loaded, OPEN_MPI, finish, options, run};
 
@@ -16,7 +16,7 @@ fn ports(directory: &Path) -> Vec<String> {
 #[test]
 fn operations_with_a_killed_peer_end_soon_and_the_endpoint_goes_on() {
     let Some((loaded, program)) = Loaded::with_program("kills.c") else { return };
-    let (rounds, first) = (number("BYWIRE_ROUNDS", 100u64), number("BYWIRE_SEED", 1));
+    let (rounds, first) = (repetitions("BYWIRE_ROUNDS", [40, 40, 1000]), number("BYWIRE_SEED", 1));
     // A program has limited time.
     for seed in first..first + rounds.div_ceil(100) {
         let mut command = loaded.command(&program);
@@ -34,7 +34,7 @@ fn a_job_whose_rank_is_killed_ends_and_leaves_nothing() {
     let Some(loaded) = Loaded::of_open_mpi(&["cc"]) else { return };
     let program = loaded.compile("mpicc", "killed_rank.c", &[]);
     let ports_program = loaded.compile("cc", "kills.c", &["-lfabric"]);
-    let (rounds, seed) = (number("BYWIRE_ROUNDS", 100u64) / 20, number("BYWIRE_SEED", 1));
+    let (rounds, seed) = (repetitions("BYWIRE_ROUNDS", [40, 40, 1000]) / 20, number("BYWIRE_SEED", 1));
     for turn in seed..seed + rounds {
         let mut command = loaded.command("mpirun");
         command.env("FI_PROVIDER", "bywire").envs(OPEN_MPI);

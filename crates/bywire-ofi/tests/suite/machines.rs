@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use bywire_node::fabric::Fabric;
 use bywire_testing::test_network::{TestNetwork, path};
+use bywire_testing::{Tier, repetitions};
 
 use crate::job::Job;
 use crate::loaded::{self, Loaded, OPEN_MPI, mpich_commands, mpich_variables, run};
 
-/// How long one end may be away.
-const AWAY: Duration = Duration::from_secs(5);
+/// How long one end is away.
+fn away() -> Duration {
+    Duration::from_secs(Tier::current().pick([2, 2, 5]))
+}
+
 /// Within this time a job has ended of which a node is away for good.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -154,10 +158,10 @@ fn a_job_goes_on_while_the_services_of_its_machines_are_down_and_after_they_have
     let (Some(loaded), Some(mut network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else {
         return;
     };
-    let job = steady(&loaded, &network, Duration::from_secs(4));
+    let job = steady(&loaded, &network, Duration::from_secs(3));
     for number in [1, 0] {
         network.machines[number].stop();
-        sleep(Duration::from_secs(1));
+        sleep(Duration::from_millis(500));
         network.machines[number].start();
     }
     job.has_to_succeed();
@@ -181,7 +185,7 @@ fn a_job_whose_machines_have_no_service_says_what_to_do() {
 fn a_first_message_waits_for_a_rank_that_calls_late() {
     let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
     // The services give up a request that nobody answers after five seconds.
-    begun(&loaded, &network, &["1", "late", "7"]).has_to_succeed();
+    begun(&loaded, &network, &["1", "late", "6"]).has_to_succeed();
 }
 
 #[test]
@@ -189,22 +193,22 @@ fn a_first_message_waits_for_services_that_restart() {
     let (Some(loaded), Some(mut network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else {
         return;
     };
-    let job = begun(&loaded, &network, &["1", "late", "5"]);
+    let job = begun(&loaded, &network, &["1", "late", "3"]);
     for number in [1, 0] {
         network.machines[number].stop();
-        sleep(Duration::from_secs(1));
+        sleep(Duration::from_millis(500));
         network.machines[number].start();
-        sleep(Duration::from_secs(1));
+        sleep(Duration::from_millis(500));
     }
     job.has_to_succeed();
 }
 
 #[test]
-fn a_job_goes_on_after_five_seconds_without_a_cable() {
+fn a_job_goes_on_after_seconds_without_a_cable() {
     let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
-    let job = steady(&loaded, &network, AWAY + Duration::from_secs(3));
+    let job = steady(&loaded, &network, away() + Duration::from_secs(2));
     network.set_cable(1, false);
-    sleep(AWAY);
+    sleep(away());
     network.set_cable(1, true);
     job.has_to_succeed();
 }
@@ -212,8 +216,8 @@ fn a_job_goes_on_after_five_seconds_without_a_cable() {
 #[test]
 fn a_job_goes_on_after_a_rank_on_another_machine_was_stopped() {
     let (Some(loaded), Some(network)) = (Loaded::of_open_mpi(&COMMANDS), TestNetwork::up(2)) else { return };
-    let job = steady(&loaded, &network, AWAY + Duration::from_secs(1));
-    job.stop(1, AWAY);
+    let job = steady(&loaded, &network, away() + Duration::from_secs(1));
+    job.stop(1, away());
     job.has_to_succeed();
 }
 
@@ -237,7 +241,8 @@ fn operations_with_a_killed_peer_on_another_machine_end_soon_and_the_endpoint_go
     let program = loaded.compile("cc", "kills.c", &["-lfabric"]);
     let mut command = loaded.command(&program);
     command.env("BYWIRE_RUNTIME_DIR", network.machines[0].runtime());
-    command.args(["20", "1"]).arg(agent(&loaded, &network));
+    let rounds = repetitions("BYWIRE_ROUNDS", [10, 10, 100]);
+    command.args([&rounds.to_string(), "1"]).arg(agent(&loaded, &network));
     let printed = run_on_first(&network, &mut command);
     assert_eq!(printed, "survived\n");
 }

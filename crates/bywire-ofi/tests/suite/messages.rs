@@ -13,10 +13,19 @@ fn with(command: &mut Command, libfabric: Option<PathBuf>) -> &mut Command {
     command
 }
 
+/// Runs a test with each libfabric, all at once, as the programs mostly wait.
+fn with_each(test: &(impl Fn(Option<PathBuf>) + Sync)) {
+    std::thread::scope(|scope| {
+        for libfabric in libfabrics() {
+            scope.spawn(move || test(libfabric));
+        }
+    });
+}
+
 #[test]
 fn two_endpoints_of_one_process_make_every_call_for_messages() {
     let Some((loaded, program)) = Loaded::with_program("messages.c") else { return };
-    for libfabric in libfabrics() {
+    with_each(&|libfabric| {
         let mut command = loaded.command(&program);
         command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "bywire");
         let output = finish(with(&mut command, libfabric));
@@ -31,7 +40,7 @@ fn two_endpoints_of_one_process_make_every_call_for_messages() {
         assert!(counts.len() > 40 && counts.iter().all(|(met, _)| ["0", "1"].contains(met)), "{counts:?}");
         let without_connection = counts.iter().filter(|(_, messages)| *messages == "0").count();
         assert!((1..counts.len()).contains(&without_connection), "{counts:?}");
-    }
+    });
 }
 
 #[test]
@@ -66,9 +75,9 @@ fn a_connection_that_lacks_descriptors_is_given_up_after_some_time() {
 #[test]
 fn two_endpoints_of_one_process_make_every_call_for_rma() {
     let Some((loaded, program)) = Loaded::with_program("rma.c") else { return };
-    for libfabric in libfabrics() {
+    with_each(&|libfabric| {
         assert_eq!(run(with(&mut loaded.command(&program), libfabric)), "accessed\n");
-    }
+    });
 }
 
 #[test]
@@ -104,11 +113,13 @@ fn valgrind_finds_no_fault_in_any_call() {
     let Some(loaded) = Loaded::new(&["cc", "valgrind"], "rdma/fabric.h") else { return };
     let suppressions = loaded.path("suppressions");
     std::fs::write(&suppressions, SUPPRESSED).expect("a file");
-    for (source, ends_with) in [("messages.c", "matched\n"), ("rma.c", "accessed\n")] {
-        let program = loaded.compile("cc", source, &["-lfabric"]);
-        let mut command = loaded.command("valgrind");
-        command.args(["--quiet", "--error-exitcode=9"]);
-        command.arg(format!("--suppressions={}", suppressions.display())).arg(program);
-        assert_eq!(run(&mut command), ends_with);
-    }
+    std::thread::scope(|scope| {
+        for (source, ends_with) in [("messages.c", "matched\n"), ("rma.c", "accessed\n")] {
+            let program = loaded.compile("cc", source, &["-lfabric"]);
+            let mut command = loaded.command("valgrind");
+            command.args(["--quiet", "--error-exitcode=9"]);
+            command.arg(format!("--suppressions={}", suppressions.display())).arg(program);
+            scope.spawn(move || assert_eq!(run(&mut command), ends_with));
+        }
+    });
 }

@@ -13,7 +13,7 @@ use bywire_pairing::status;
 use bywire_pairing::user::Scope;
 use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
 use bywire_testing::protocol_client::{ProtocolClient, TIMEOUT, machine_service};
-use bywire_testing::{alone, eventually};
+use bywire_testing::{Tier, alone, eventually};
 
 /// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
@@ -420,9 +420,15 @@ fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program(
     let page = ProtocolClient::memory(4096);
     let (client, _server) = connection();
     let mut program = ProtocolClient::new(&path);
+    // Every fourth of the 45 values for each kind. Four kinds together meet all of them.
+    let (step, mut place) = (Tier::current().pick([4, 4, 1]), 0);
     for kind in (0..17).chain([0x7f, 0x80, 0xff]) {
         for (at, width) in [(1, 1), (4, 4), (8, 8), (16, 8), (24, 8)] {
             for limit in LIMITS {
+                place += 1;
+                if place % step != 0 {
+                    continue;
+                }
                 let mut packet = Packet { first: VERSION, ..Packet::new(Kind::Hello, 1) }.encode();
                 packet[0] = kind;
                 packet[at..at + width].copy_from_slice(&limit.to_le_bytes()[..width]);

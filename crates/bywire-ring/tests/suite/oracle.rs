@@ -201,7 +201,17 @@ impl Steps {
     }
 }
 
+/// How many sequences are drawn, unless `PROPTEST_CASES` says it. The fixtures that know of tiers are above this crate.
+fn cases() -> ProptestConfig {
+    let is_soak = std::env::var("BYWIRE_TESTS").is_ok_and(|tier| tier == "soak");
+    let cases = std::env::var("PROPTEST_CASES")
+        .map_or(if is_soak { 4096 } else { 64 }, |cases| cases.parse().expect("a number"));
+    ProptestConfig::with_cases(cases)
+}
+
 proptest! {
+    #![proptest_config(cases())]
+
     /// Payloads that are written and read in steps, with whole records between, before and after the move.
     #[test]
     fn payloads_arrive_unchanged_in_steps_and_across_a_move(acts in acts()) {

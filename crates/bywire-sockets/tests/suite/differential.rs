@@ -9,15 +9,16 @@ use std::io::Write as _;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use bywire_testing::{number, repetitions};
+
 use crate::situations::{self, PIECE_BYTES, Program, Reached, Start, pattern};
 use crate::test_service::{self, TestService, errno};
 
-const SEEDS: u64 = 1500;
 /// Seeds that one process runs, one connection after the other.
 const BATCH: u64 = 10;
-/// The number of times that [`SEEDS`] must reach each situation: a third of what they reach if the service answers at
+/// The number of times that so many seeds must reach each situation: a third of what they reach if the service answers at
 /// once.
-const REACHED_MIN: Reached = Reached { full: 40, owed: 15, edge: 60, exec: 20, spawn: 20 };
+const REACHED_MIN: (u64, Reached) = (1500, Reached { full: 40, owed: 15, edge: 60, exec: 20, spawn: 20 });
 
 #[test]
 fn carried_sockets_behave_like_kernel_sockets() {
@@ -33,16 +34,13 @@ fn carried_sockets_behave_like_kernel_sockets() {
         return;
     }
     let pairing = TestService::new();
-    let number = |name: &str, otherwise| {
-        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
-    };
-    let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
+    let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [150, 500, 20_000]));
     let has_enough = |reached: &Reached| {
-        let is_rare = |(found, due): (u64, u64)| found * SEEDS < due * count;
+        let is_rare = |(found, due): (u64, u64)| found * REACHED_MIN.0 < due * count;
         // A few selected seeds may have none.
         count < 100
             || pairing.status().carried_ever * 2 >= count
-                && !reached.counts().into_iter().zip(REACHED_MIN.counts()).any(is_rare)
+                && !reached.counts().into_iter().zip(REACHED_MIN.1.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
     // More seeds if the service was too slow for too many, as on a busy machine: calls rarely wait for it.

@@ -4,7 +4,7 @@
 
 use bywire_pairing::reason::Reason;
 
-use crate::test_service::transcript::{run, same_beside, transcript};
+use crate::test_service::transcript::{run, same_at_once, same_beside, transcript};
 use crate::test_service::{self, TestService};
 
 fn same(things: &[&[&str]]) {
@@ -39,12 +39,8 @@ fn a_spawned_program_with_a_copy_of_the_socket_continues() {
 
 #[test]
 fn returned_bytes_are_sent_while_their_sender_runs() {
-    same(
-        &["poll", "epoll", "recv", "send", "close", "elsewhere"]
-            .map(|way| ["owing", way])
-            .each_ref()
-            .map(|words| words.as_slice()),
-    );
+    let ways = ["poll", "epoll", "recv", "send", "close", "elsewhere"].map(|way| ["owing", way]);
+    same_at_once("ends.c", None, &ways.each_ref().map(|words| words.as_slice()));
 }
 
 #[test]
@@ -79,7 +75,7 @@ fn unread_bytes_reset_a_connection_after_a_failed_exec() {
         .into_iter()
         .flat_map(|how| ["some", "exit", "none", "passed"].map(|what| ["failed", what, how]))
         .collect();
-    same(&things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
+    same_at_once("ends.c", None, &things.iter().map(|words| words.as_slice()).collect::<Vec<_>>());
 }
 
 #[test]
@@ -202,10 +198,15 @@ fn an_answer_is_read_before_the_reset_that_follows_it() {
     let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
     for how in ["close", "exit", "exec", "linger"] {
         // The number of calls by default, and from the first byte on.
-        for calls in [None, Some(8), Some(0)] {
-            let said = transcript(&pairing, &program, &["answered", how], calls);
-            assert_eq!(said, "0 tries differ\n", "{how}, {calls:?}");
-        }
+        std::thread::scope(|scope| {
+            for calls in [None, Some(8), Some(0)] {
+                let (pairing, program) = (&pairing, &program);
+                scope.spawn(move || {
+                    let said = transcript(pairing, program, &["answered", how], calls);
+                    assert_eq!(said, "0 tries differ\n", "{how}, {calls:?}");
+                });
+            }
+        });
     }
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
@@ -220,25 +221,21 @@ fn the_last_bytes_in_the_kernel_are_not_held_back() {
 
 #[test]
 fn a_sender_whose_peer_reads_nothing_ends_after_tcp_user_timeout() {
-    same(
-        &["send", "poll", "epoll", "edges"]
-            .map(|way| ["timed_out", way])
-            .each_ref()
-            .map(|words| words.as_slice()),
-    );
+    let ways = ["send", "poll", "epoll", "edges"].map(|way| ["timed_out", way]);
+    same_at_once("ends.c", None, &ways.each_ref().map(|words| words.as_slice()));
 }
 
 #[test]
 fn the_error_of_tcp_user_timeout_is_the_programs() {
     let things = ["send", "recv", "option"].map(|way| ["timed_out_owing", way]);
     let things = things.each_ref().map(|words| words.as_slice());
-    same(&things);
-    same_beside("ends.c", Some("late.c"), &things);
+    same_at_once("ends.c", None, &things);
+    same_at_once("ends.c", Some("late.c"), &things);
 }
 
 #[test]
 fn tcp_user_timeout_and_keep_alive_end_nothing_else() {
-    same(&[&["kept", "slow"], &["kept", "alive"]]);
+    same_at_once("ends.c", None, &[&["kept", "slow"], &["kept", "alive"]]);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use bywire_ring::stream::{
 };
 use bywire_sys::memory::Mapping;
 use bywire_sys::wake::Eventfd;
-use bywire_testing::alone;
 use bywire_testing::protocol_client::ProtocolClient;
+use bywire_testing::{alone, number};
 
 use crate::test_service::{self, Group, Running, TestService};
 
@@ -434,8 +434,8 @@ fn words_that_change_all_the_time_harm_only_their_connection() {
             complaints.filter(|complaint| !complaint.contains("in a row")).collect()
         });
     }
-    let seed: u64 = std::env::var("BYWIRE_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let restless = std::env::var("BYWIRE_SEEDS").map_or(RESTLESS, |seeds| seeds.parse().expect("a number"));
+    let seed: u64 = number("BYWIRE_SEED", 1);
+    let restless = number("BYWIRE_SEEDS", RESTLESS);
     println!("from BYWIRE_SEED={seed} on");
     attack_each(CHANGING, restless, |forger, case| {
         let mut random = Random::new(seed.wrapping_add(case as u64));

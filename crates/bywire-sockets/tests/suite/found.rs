@@ -286,7 +286,7 @@ fn exited_and_killed_children_leave_no_epoll_set() {
     same("exited_and_killed_children_leave_no_epoll_set", sets_of_children);
 }
 
-/// Waits for a second in which nothing comes. Reports the number of events, and whether the process sleeps meanwhile.
+/// Waits for a while in which nothing comes. Reports the number of events, and whether the process sleeps meanwhile.
 fn rests(text: &mut String, what: &str, set: RawFd) {
     let used_ms = || {
         // SAFETY: noughts are a value, which is overwritten.
@@ -301,9 +301,9 @@ fn rests(text: &mut String, what: &str, set: RawFd) {
             .sum::<i64>()
     };
     let before = used_ms();
-    tell(text, what, events_in(set, 1000).into());
+    tell(text, what, events_in(set, 300).into());
     // A thread that spins uses this much time even on a busy machine.
-    tell(text, "it spins", i64::from(used_ms() - before > 100));
+    tell(text, "it spins", i64::from(used_ms() - before > 30));
 }
 
 fn left_by_a_killed_sleeper(text: &mut String) {

@@ -6,18 +6,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_testing::alone;
+use bywire_testing::{alone, repetitions};
 
 use crate::test_service::{self, TestService};
 
-const ROUNDS: u64 = 100;
 /// A survivor that takes longer hangs: it checks the kernel at least once a second.
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// The exit status of a survivor that has seen a wrong byte.
 const WRONG: i32 = 42;
 /// The exit status of a talker that lost its peer before it had sent everything.
 const LOST: i32 = 43;
-const SERVICE_ROUNDS: u64 = 12;
 const TEST: &str = "a_killed_end_causes_no_wrong_byte_and_no_hang";
 
 #[test]
@@ -29,7 +27,7 @@ fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
         _ => {}
     }
     let pairing = TestService::new();
-    let rounds = std::env::var("BYWIRE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let rounds = repetitions("BYWIRE_ROUNDS", [40, 40, 1000]);
     let mut carried = 0;
     for round in 0..rounds {
         let (mut server, port) = start_echo(&pairing, round % 5);
@@ -78,8 +76,7 @@ fn a_writer_killed_during_the_cut_over_ends_its_stream() {
 #[test]
 fn a_killed_service_ends_no_connection() {
     let pairing = TestService::without_service();
-    let rounds =
-        std::env::var("BYWIRE_ROUNDS").map_or(SERVICE_ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let rounds = repetitions("BYWIRE_ROUNDS", [12, 12, 120]);
     let mut carried = 0;
     for round in 0..rounds {
         let mut service = role(&pairing, "pair", 0, 0);

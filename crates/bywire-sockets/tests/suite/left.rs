@@ -1,5 +1,7 @@
 //! What is left of a call that never returns: a handler has jumped out of it, or its process was killed.
 
+use bywire_testing::Tier;
+
 use crate::test_service::transcript::{same, same_beside};
 
 #[test]
@@ -39,7 +41,8 @@ fn a_fault_handler_that_jumps_out_of_sigaction_leaves_handlers_to_others() {
 
 #[test]
 fn a_handler_during_the_release_after_a_jump_leaks_nothing() {
-    same("left.c", &[&["stepped"]]);
+    // So many instructions are between two moments at which the handler comes.
+    same("left.c", &[&["stepped", Tier::current().pick(["7", "7", "3"])]]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use bywire_pairing::reason::Reason;
 use bywire_pairing::status::Status;
-use bywire_testing::eventually;
+use bywire_testing::{eventually, repetitions};
 
 use crate::test_service::transcript::{run, same, transcript};
 use crate::test_service::{Running, TestService};
@@ -23,7 +23,7 @@ fn a_child_forked_while_a_thread_sets_handlers_can_set_handlers() {
 
 #[test]
 fn a_handler_opens_and_closes_while_its_thread_forks() {
-    lives(&["forks"]);
+    lives(&["forks", &repetitions("BYWIRE_ROUNDS", [300, 300, 10_000]).to_string()]);
 }
 
 #[test]

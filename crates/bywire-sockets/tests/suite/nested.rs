@@ -5,11 +5,19 @@ use std::fmt::Write as _;
 use std::os::fd::RawFd;
 use std::thread::JoinHandle;
 
+use bywire_testing::Tier;
+
 use crate::test_service;
 use crate::test_service::same::{pair, same, tell};
 
-/// How long nothing comes.
-const SILENCE_MS: i32 = 50;
+/// How long nothing comes. An event that is reported wrongly is there at once.
+fn silence_ms() -> i32 {
+    Tier::current().pick([10, 10, 50])
+}
+
+/// How long a thread sleeps that must not spin, and the processor time that one uses which does, even on a busy machine.
+const REST_MS: i32 = 300;
+const SPUN_MS: i64 = 30;
 
 /// The events that a set has, by the data of their registrations, smallest first.
 fn events(set: RawFd, room: usize, timeout_ms: i32) -> (i64, Vec<u64>) {
@@ -147,11 +155,11 @@ fn read_without_a_wait(text: &mut String) {
                 }
                 tell(text, "receive", test_service::receive(server, 5, 0).0);
                 for set in sets.iter().rev() {
-                    tell(text, "nothing", events(*set, 4, SILENCE_MS).0);
+                    tell(text, "nothing", events(*set, 4, silence_ms()).0);
                 }
                 tell(text, "send", test_service::send(client, b"words", 0));
                 tell(text, "receive", test_service::receive(server, 5, 0).0);
-                tell(text, "nothing", events(sets[depth - 1], 1, SILENCE_MS).0);
+                tell(text, "nothing", events(sets[depth - 1], 1, silence_ms()).0);
                 tell(text, "poll", test_service::poll(sets[depth - 1], libc::POLLIN).0);
             }
         }
@@ -184,7 +192,7 @@ impl Sleeper {
     }
 
     fn is_undisturbed(&self) -> bool {
-        std::thread::sleep(std::time::Duration::from_millis(SILENCE_MS as u64));
+        std::thread::sleep(std::time::Duration::from_millis(silence_ms() as u64));
         !self.0.is_finished()
     }
 
@@ -218,7 +226,7 @@ fn sleepers(text: &mut String) {
                     inner_sleeper.told(text, "asleep in the inner one");
                     sleeper.told(text, "asleep in the outer one");
                     tell(text, "receive", test_service::receive(server, 5, 0).0);
-                    tell(text, "nothing", events(outer, 4, SILENCE_MS).0);
+                    tell(text, "nothing", events(outer, 4, silence_ms()).0);
                 }
                 // The inner set by itself.
                 for set in &sets[1..] {
@@ -254,8 +262,7 @@ fn busy_for(text: &mut String, what: &str, work: impl FnOnce()) {
     };
     let before = used_ms();
     work();
-    // A thread that spins uses this much time even on a busy machine.
-    tell(text, what, i64::from(used_ms() - before > 100));
+    tell(text, what, i64::from(used_ms() - before > SPUN_MS));
 }
 
 fn read_elsewhere(text: &mut String) {
@@ -266,14 +273,14 @@ fn read_elsewhere(text: &mut String) {
         tell(text, "send", test_service::send(client, b"words", 0));
         tell(text, "it has something", events(sets[2], 4, 20_000).0);
         tell(text, "receive", test_service::receive(server, 5, 0).0);
-        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, 1000).0));
+        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
     }
     // A connection that is gone leaves nothing in the set.
     tell(text, "send", test_service::send(client, b"words", 0));
     tell(text, "it has something", events(sets[2], 4, 20_000).0);
     test_service::close(server);
     for set in &sets {
-        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, 1000).0));
+        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
         tell(text, "poll", test_service::poll(*set, libc::POLLIN).0);
     }
 }
@@ -294,7 +301,7 @@ fn forked(text: &mut String) {
         let ready = events(sets[1], 4, 20_000).0 == 1 && events(sets[0], 4, 20_000).0 == 1;
         let (received, _) = test_service::receive(server, 5, 0);
         let mut spins = String::new();
-        busy_for(&mut spins, "it spins", || assert_eq!(events(sets[0], 1, 500).0, 0));
+        busy_for(&mut spins, "it spins", || assert_eq!(events(sets[0], 1, REST_MS).0, 0));
         ready && received == 5 && spins.contains("= 0") && events(sets[0], 4, 0).0 == 0
     });
     tell(text, "the child", in_child);
@@ -303,7 +310,7 @@ fn forked(text: &mut String) {
     tell(text, "it has something", events(sets[1], 4, 20_000).0);
     tell(text, "it has something", events(sets[0], 4, 20_000).0);
     tell(text, "receive", test_service::receive(server, 5, 0).0);
-    tell(text, "nothing", events(sets[1], 4, SILENCE_MS).0);
+    tell(text, "nothing", events(sets[1], 4, silence_ms()).0);
 }
 
 #[test]

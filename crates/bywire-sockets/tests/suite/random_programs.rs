@@ -9,12 +9,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bywire_testing::{number, repetitions};
+
 use crate::random::channel::Programs;
 use crate::random::play::{Counts, Mismatch, Play};
 use crate::random::step::{Draw, Kind, Step};
 use crate::test_service::TestService;
 
-const SEEDS: u64 = 2000;
 /// Steps of one script.
 const STEPS: usize = 40;
 /// Scripts that one set of programs runs, one after the other.
@@ -38,14 +39,16 @@ const SHORTENING: Duration = Duration::from_secs(40);
 fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     let service = TestService::new();
     let Some(program) = service.compiled("suite/random/actor.c", "actor", &["-pthread"]) else { return };
-    let number = |name: &str, otherwise| {
-        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
-    };
-    let (first, count) = (number("BYWIRE_SEED", 0), number("BYWIRE_SEEDS", SEEDS));
-    let found = FOUND.iter().filter(|_| first == 0).map(|seed| *seed..seed + 1);
-    let ranges = (first..first + count).step_by(BATCH as usize);
-    let batches: Vec<_> =
-        found.chain(ranges.map(|start| start..(start + BATCH).min(first + count))).collect();
+    let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [200, 1000, 100_000]));
+    let found = FOUND.iter().filter(|_| first == 0).map(|seed| (*seed..seed + 1, false));
+    // More seeds if a kind of step was not reached: that depends on the service's speed.
+    let most = if count < 500 { count } else { 2 * count };
+    let ranges = (first..first + most).step_by(BATCH as usize);
+    let ranges = ranges.map(|start| {
+        let end = if start < first + count { first + count } else { first + most };
+        (start..(start + BATCH).min(end), start >= first + count)
+    });
+    let batches: Vec<_> = found.chain(ranges).collect();
     let (next, counts, failures) =
         (AtomicUsize::new(0), Mutex::new(Counts::default()), Mutex::new(Vec::new()));
     // With it all seeds are run, and failing scripts are not shortened.
@@ -58,7 +61,12 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
             .map(|_| {
                 scope.spawn(|| {
                     while goes_on || failures.lock().expect("no panic").is_empty() {
-                        let Some(seeds) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                        let Some((seeds, is_more)) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                            return;
+                        };
+                        if *is_more && missing(&counts.lock().expect("no panic")).is_empty() {
+                            return;
+                        }
                         // Before the lock: a thread that held it meanwhile would be the only one at work.
                         let found = go_through(&trial, seeds.clone(), goes_on);
                         failures.lock().expect("no panic").extend(found);
@@ -75,9 +83,14 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     println!("steps on carried connections: {:?}", counts.done);
     counts.left_out.iter().for_each(|(gap, count)| println!("{count} steps left out: {gap}"));
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
-    let missing: Vec<_> = Kind::all().filter(|kind| !counts.done.contains_key(kind)).collect();
+    let missing = missing(&counts);
     // A few selected seeds may have none.
     assert!(count < 500 || missing.is_empty(), "nothing carried was there for {missing:?}");
+}
+
+/// The kinds of steps that no carried connection has met.
+fn missing(counts: &Counts) -> Vec<Kind> {
+    Kind::all().filter(|kind| !counts.done.contains_key(kind)).collect()
 }
 
 fn programs(service: &TestService, program: &Path, seed: u64) -> [Programs; 2] {

@@ -21,9 +21,9 @@ use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
 use bywire_testing::actor::{Actor, Context, Role};
-use bywire_testing::here;
 use bywire_testing::linger::{self, UNDISTURBED};
 use bywire_testing::rogue::{self, Inside, MESSAGE, Rogue, answer};
+use bywire_testing::{Tier, here};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Resource, Rlimit, Signal, Uid};
@@ -284,6 +284,10 @@ fn publish(rogue: &Rogue, inside: &mut Inside, lane: LaneName, header: Header, w
     true
 }
 
+/// Every fifth record of the table meets each kind, flag, length, word and limit in each lane, as no dimension of the table
+/// is a multiple of five.
+const EDGES_STEP: usize = 5;
+
 #[test]
 fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
     let mut fixture = Fixture::new();
@@ -291,7 +295,12 @@ fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
     // Each round has new memory. In the memory of the last one, old records would be read again.
     let mut inside: Option<(Rogue, Inside, Peer)> = None;
     let (mut ended, mut taken) = (0, 0);
+    let (step, mut place) = (Tier::current().pick([EDGES_STEP, EDGES_STEP, 1]), 0);
     let mut attempt = |fixture: &mut Fixture, lane, kind, length, words: [u64; 7]| {
+        place += 1;
+        if place % step != 0 {
+            return;
+        }
         let (rogue, present, peer) = inside.get_or_insert_with(|| {
             let rogue = Rogue::new(fixture.place.path(), "rogue");
             let (mut present, peer) = fixture.let_in(&rogue);

@@ -1,4 +1,4 @@
-//! Processes killed in the middle of everything: after each single store, and a thousand times at random moments.
+//! Processes killed in the middle of everything: after each single store, and often at random moments.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,14 +7,15 @@ use bywire::{
     Priority, Rights, SendError, TransferError,
 };
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::repetitions;
 
 use crate::ports::{self, PortDirectory, meet, until};
-use crate::step::{self, Traced};
+use crate::step;
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("scripted", scripted), ("streaming", streaming), ("receiving", receiving)];
 
-/// Small enough to compare after every instruction.
+/// Small enough to compare after every store.
 const SMALL: Geometry =
     Geometry { lanes: [LaneGeometry { slots: 8, bulk_bytes: 4096 }; 3], fragment_bytes: 512 };
 
@@ -60,10 +61,10 @@ fn scripted(context: &mut Context) {
     for _ in 0..if script == "busy" { WARM } else { 0 } {
         while !port.send_datagram(peer, Priority::Low, &pattern(512, 10)).expect("connected") {}
     }
-    context.tell(format!("ready {}", step::own_thread()));
-    context.hear();
+    context.tell("ready");
+    let last = context.hear().expect("a number").parse().ok();
     let (messages, data) = (expected(&script), pattern(1200, 8));
-    step::mark_begin();
+    step::watch(last);
     match script.as_str() {
         "short" | "bulk" => {
             for message in &messages[..2] {
@@ -85,7 +86,7 @@ fn scripted(context: &mut Context) {
     while port.send(peer, Priority::Low, &messages[messages.len() - 1]) == Err(SendError::Full) {
         port.poll();
     }
-    step::mark_end();
+    context.tell(format!("stored {}", step::to_text(&step::watched())));
     context.hear();
 }
 
@@ -115,7 +116,7 @@ impl Survivors {
     }
 
     /// Starts a sender and waits until it is before its first store.
-    fn sender(&mut self, script: &str) -> (Actor, Peer, Traced) {
+    fn sender(&mut self, script: &str) -> (Actor, Peer) {
         let key = self.key.0.to_string();
         let mut actor = Actor::start("scripted", self.place.path(), &[script, &key]);
         let mut peer = None;
@@ -132,11 +133,8 @@ impl Survivors {
             assert!(matches!(event, Event::Datagram(_)), "{event:?}");
             warm += 1;
         }
-        let thread = actor.expect("ready").parse().expect("a thread");
-        let traced = Traced::seize(thread);
-        actor.tell("go");
-        let traced = traced.run_to_begin();
-        (actor, peer.expect("connected"), traced)
+        actor.expect("ready");
+        (actor, peer.expect("connected"))
     }
 
     /// Everything that the dead sender delivered.
@@ -193,15 +191,15 @@ impl Survivors {
     }
 }
 
-/// A sender is stopped after each of its stores to shared memory, and killed there.
+/// A sender is killed after each of its stores to shared memory.
 #[test]
 fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
-    step::stay_on_one_core();
     let mut survivors = Survivors::new();
     // Stores of a busy sender to memory that it maps on the way are not watched. The stores that publish them are.
     for script in ["short", "bulk", "long", "put", "lent", "busy"] {
-        let (mut actor, peer, traced) = survivors.sender(script);
-        let stores = traced.stores();
+        let (mut actor, peer) = survivors.sender(script);
+        actor.tell("all");
+        let stores = step::from_text(&actor.expect("stored"));
         actor.kill();
         assert_eq!(survivors.take_all(peer), expected(script), "{script}: all that was sent");
         let points = step::points(&stores);
@@ -209,9 +207,10 @@ fn a_sender_killed_after_any_store_leaves_a_prefix_of_whole_messages() {
         assert!(points.len() > 2 * expected(script).len(), "{script}: {} stores", stores.len());
         let mut most = 0;
         for point in points {
-            let (mut actor, peer, traced) = survivors.sender(script);
+            let (mut actor, peer) = survivors.sender(script);
             survivors.talk();
-            traced.run_to_store(point);
+            actor.tell(&point.to_string());
+            assert_eq!(actor.hear(), None, "the same program makes the same stores");
             actor.kill();
             let taken = survivors.take_all(peer);
             assert!(expected(script).starts_with(&taken), "{script}, store {point}: {taken:?}");
@@ -332,17 +331,22 @@ impl Notes {
     }
 }
 
-const ROUNDS: usize = 1000;
+/// How many senders are killed, and how many receivers.
+fn rounds() -> u64 {
+    repetitions("BYWIRE_ROUNDS", [100, 100, 500])
+}
+
 /// Children that run at the same time: the next ones start while one dies.
 const POOL: usize = 3;
 
 #[test]
-fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
+fn senders_killed_at_random_lose_no_confirmed_message() {
     let mut survivors = Survivors::new();
     let mut random = Random(1);
     let mut running: Vec<(Actor, Notes, Option<Peer>, u64, u64)> = Vec::new();
     let (mut before, mut busy) = (None, 0);
-    for _ in 0..ROUNDS / 2 {
+    let rounds = rounds();
+    for _ in 0..rounds {
         while running.len() < POOL {
             let notes = Notes::new();
             let actor = Actor::start("streaming", survivors.place.path(), &[notes.path()]);
@@ -378,7 +382,7 @@ fn five_hundred_senders_killed_at_random_lose_no_confirmed_message() {
         before.get_or_insert_with(resources_now);
     }
     drop(running);
-    assert!(busy > ROUNDS / 10, "{busy} kills across a bulk area");
+    assert!(busy as u64 > rounds / 5, "{busy} kills across a bulk area");
     until(|| {
         survivors.victim.poll();
         survivors.victim.peers().count() == 1
@@ -407,13 +411,14 @@ fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, 
 }
 
 #[test]
-fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
+fn receivers_killed_at_random_account_for_taken_messages() {
     let place = PortDirectory::new();
     let mut port = place.open(PortOptions { geometry: SMALL, ..place.options() });
     let mut random = Random(2);
     let mut waiting = std::collections::VecDeque::new();
     let (mut before, mut busy) = (None, 0);
-    for _ in 0..ROUNDS / 2 {
+    let rounds = rounds();
+    for _ in 0..rounds {
         while waiting.len() < POOL {
             let notes = Notes::new();
             waiting.push_back((Actor::start("receiving", place.path(), &[notes.path()]), notes));
@@ -464,7 +469,7 @@ fn five_hundred_receivers_killed_at_random_account_for_taken_messages() {
         before.get_or_insert_with(resources_now);
     }
     drop(waiting);
-    assert!(busy > ROUNDS / 10, "{busy} kills across a bulk area");
+    assert!(busy as u64 > rounds / 5, "{busy} kills across a bulk area");
     assert_no_growth(before.expect("counted"), resources_now());
 }
 

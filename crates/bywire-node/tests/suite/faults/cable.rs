@@ -96,6 +96,28 @@ impl Stream {
         first
     }
 
+    /// Continues for a while, and leaves time to others: a message each few milliseconds shows as well that it flows.
+    pub fn go_slowly(&mut self, duration: Duration) -> Option<Duration> {
+        let until = self.time() + duration;
+        let mut first = None;
+        while self.time() < until {
+            first = first.or(self.go_on(Duration::from_millis(1)));
+            std::thread::sleep(Duration::from_millis(4));
+        }
+        first
+    }
+
+    /// Continues until a delivery, and returns its time.
+    pub fn until_it_goes_on(&mut self, limit: Duration) -> Duration {
+        let until = self.time() + limit;
+        loop {
+            if let Some(first) = self.go_on(Duration::from_millis(20)) {
+                return first;
+            }
+            assert!(self.time() < until, "nothing passes for {limit:?}");
+        }
+    }
+
     /// Sends no more. Returns the number of messages that arrived, and the reason that the other end got.
     pub fn finish(mut self) -> (u64, DisconnectReason) {
         while self.done < self.sent {
@@ -124,7 +146,8 @@ fn cut(outage: Duration, unreachable_after: Duration) -> Option<Duration> {
     assert_eq!(stream.go_on(outage - Duration::from_millis(100)), None, "nothing passes");
     network.set_cable(1, true);
     let back = stream.time();
-    let first = stream.go_on(Duration::from_secs(3)).expect("the stream continues");
+    let first = stream.until_it_goes_on(Duration::from_secs(3));
+    stream.go_on(Duration::from_millis(300)).expect("the stream continues");
     let (count, reason) = stream.finish();
     assert_eq!(reason, DisconnectReason::Closed);
     let pause = first - back;

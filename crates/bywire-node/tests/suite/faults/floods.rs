@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bywire_sys::udp::UdpSocket;
+use bywire_testing::Tier;
 use bywire_testing::test_network::usage::usage;
 use bywire_testing::test_network::{Machine, TestNetwork};
 use bywire_wire::packet::{Header, PacketKind};
@@ -61,7 +62,7 @@ fn a_flood_of_forged_packets_ends_nothing_and_costs_the_service_no_memory() {
     let mut stream = Stream::start(here, there, 1, [default; 2]);
     stream.go_on(Duration::from_millis(500)).expect("it flows");
 
-    let duration = Duration::from_secs(2);
+    let duration = Duration::from_millis(Tier::current().pick([700, 700, 2000]));
     let mut phase = |name: &str, flood: Option<(u16, PacketKind)>| {
         let (memory, ticks) = usage(theirs.pid().as_raw_pid());
         let before = stream.done();

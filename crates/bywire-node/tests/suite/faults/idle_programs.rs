@@ -8,13 +8,20 @@ use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork};
 use rustix::process::Signal;
 
 use super::ends::{connect, next, next_within, open, options, start, stop};
+use super::is_long;
 
 /// The programs are silent for longer than `UNREACHABLE_AFTER`, which applies only if their machine is silent as well.
 /// Their machine is silent, too, where it stands still for a second.
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(2500);
-const SILENT: Duration = Duration::from_secs(6);
-/// The number of computing programs on each side.
-const COMPUTING: usize = 8;
+fn silent() -> Duration {
+    Duration::from_secs(if is_long() { 6 } else { 4 })
+}
+
+/// The number of computing programs on each side: more than both sides have cores.
+fn computing() -> usize {
+    if is_long() { 8 } else { 3 }
+}
+
 const MESSAGES: u64 = 50;
 
 /// A port that sends everything back. As told, it computes for a while between two calls, or does not call the library until
@@ -77,7 +84,7 @@ fn exchange(here: &Machine, there: &Machine) {
     let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };
     let mut port = open(here, options);
     let mut idlers = Vec::new();
-    for number in 0..COMPUTING + 2 {
+    for number in 0..computing() + 2 {
         let manner = ["never", "stopped", "computes"][number.min(2)];
         let mut actor = start(there, "idle", &[&name(number), manner]);
         actor.expect("ready");
@@ -95,8 +102,8 @@ fn exchange(here: &Machine, there: &Machine) {
         }
     }
     let mut took = None;
-    while began.elapsed() < SILENT || took.is_none() {
-        assert!(began.elapsed() < 5 * SILENT, "the others answer");
+    while began.elapsed() < silent() || took.is_none() {
+        assert!(began.elapsed() < TIMEOUT, "the others answer");
         let _is_message = take(&mut port, &mut idlers, Duration::from_millis(20));
         if idlers[2..].iter().all(|idler| idler.back == MESSAGES) {
             took.get_or_insert_with(|| began.elapsed());
@@ -107,14 +114,16 @@ fn exchange(here: &Machine, there: &Machine) {
     idlers[0].actor.tell("go on");
     idlers[1].actor.signal(Signal::CONT);
     while idlers.iter().any(|idler| idler.back < MESSAGES) {
-        assert!(take(&mut port, &mut idlers, 5 * SILENT), "all answer");
+        assert!(take(&mut port, &mut idlers, TIMEOUT), "all answer");
     }
     println!(
-        "{} to {}: {COMPUTING} that compute answered within {:?}; two were silent for {SILENT:?}, and answered everything \
+        "{} to {}: {} that compute answered within {:?}; two were silent for {:?}, and answered everything \
          {:?} later",
         here.name,
         there.name,
+        computing(),
         took.expect("they did"),
+        silent(),
         again.elapsed()
     );
     for idler in idlers {

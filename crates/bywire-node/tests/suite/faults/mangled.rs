@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use bywire::{Confirm, DisconnectReason, Event, Key, Peer, Port, Priority, Rights, TransferId};
 use bywire_testing::test_network::{Machine, TestNetwork};
+use bywire_testing::{number, repetitions};
 
 use super::ends::{connect, next, open, options, pattern};
+use super::is_long;
 use super::mangler::{Mangler, Random};
 
 const LANES: [Priority; 2] = [Priority::Low, Priority::High];
@@ -314,7 +316,10 @@ fn mangle(seed: u64, is_encrypted: bool) {
     let mangler = Mangler::join(&network, seed);
     network.machines.iter_mut().for_each(Machine::start);
     let [here, there] = &network.machines[..] else { unreachable!() };
-    let amount = Amount { messages: 150, puts: 60, gets: 60, datagrams: 200 };
+    let amount = match is_long() {
+        true => Amount { messages: 150, puts: 60, gets: 60, datagrams: 200 },
+        false => Amount { messages: 80, puts: 32, gets: 32, datagrams: 110 },
+    };
     let seeds = [seed ^ 1 << 40, seed ^ 2 << 40];
     let answering = open(there, options(&there.runtime(), "answering"));
     let answering = std::thread::spawn(move || answer(answering, amount, [seeds[1], seeds[0]]));
@@ -343,11 +348,8 @@ fn mangle(seed: u64, is_encrypted: bool) {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str, otherwise: u64| {
-        std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-    };
     let first = number("BYWIRE_SEED", 1);
-    first..first + number("BYWIRE_SEEDS", 1)
+    first..first + repetitions("BYWIRE_SEEDS", [1, 1, 100])
 }
 
 #[test]

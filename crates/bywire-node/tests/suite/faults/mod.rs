@@ -1,5 +1,5 @@
 //! Faults between machines, with real processes and the kernel's network stack: killed, stopped and computing processes, links
-//! that are down or corrupt packets, stopped services, and floods. `BYWIRE_SOAK=1` makes the tests longer.
+//! that are down or corrupt packets, stopped services, and floods. A soak makes the tests longer.
 
 mod cable;
 pub mod ends;
@@ -15,6 +15,7 @@ mod stopped_services;
 mod strangers;
 mod upgrade;
 
+use bywire_testing::Tier;
 use bywire_testing::actor::Role;
 
 /// The work of the actors of these tests, by its name.
@@ -28,5 +29,5 @@ pub const ROLES: &[Role] = &[
 
 /// True if the long form of the tests is requested.
 fn is_long() -> bool {
-    std::env::var_os("BYWIRE_SOAK").is_some()
+    Tier::current() == Tier::Soak
 }

@@ -107,7 +107,7 @@ pub fn meanwhile<Result: Send>(stream: &mut Stream, run: impl FnOnce() -> Result
         let running = scope.spawn(run);
         let mut last = stream.time();
         loop {
-            if stream.go_on(Duration::from_millis(100)).is_some() {
+            if stream.go_slowly(Duration::from_millis(100)).is_some() {
                 last = stream.time();
             }
             assert!(stream.time() < last + Duration::from_secs(1), "the stream continues");

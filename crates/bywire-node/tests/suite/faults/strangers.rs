@@ -95,7 +95,7 @@ fn a_machine_with_a_wrong_key_connects_to_no_node_and_disturbs_none() {
     ip(&one.namespace, "neighbour flush dev eth0");
     network.set_cable(2, true);
     let back = stream.time();
-    let again = stream.go_on(Duration::from_secs(5)).expect("it goes on") - back;
+    let again = stream.until_it_goes_on(Duration::from_secs(5)) - back;
     let after = meanwhile(&mut stream, || Connector::of(one, "c/open").until_it_succeeds());
     let (count, reason) = stream.finish();
     let came = acceptors.map(Acceptor::close);

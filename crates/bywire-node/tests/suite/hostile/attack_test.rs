@@ -4,6 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use bywire_testing::Tier;
 use bywire_testing::actor::Actor;
 use bywire_testing::here::is_root;
 use bywire_testing::test_network::usage::usage;
@@ -26,6 +27,11 @@ const MEDIAN: Duration = Duration::from_secs(2);
 const GROWTH_KIB: u64 = 48 << 10;
 /// The ticks of the kernel's clock in a second.
 const TICKS: f64 = 100.0;
+
+/// The measured time of each attack.
+pub fn attack_time() -> Duration {
+    Duration::from_millis(Tier::current().pick([700, 700, 2000]))
+}
 
 /// Attacks on the service of the first machine.
 pub struct AttackTest {

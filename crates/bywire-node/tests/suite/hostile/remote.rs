@@ -12,10 +12,8 @@ use bywire_testing::test_network::{Machine, TIMEOUT};
 use bywire_wire::channel::{Channels, Options};
 use bywire_wire::handshake::{HELLO_BYTES, Identity, PrivateKey};
 
-use super::attack_test::AttackTest;
+use super::attack_test::{AttackTest, attack_time};
 
-/// The measured time of each attack.
-const ATTACK: Duration = Duration::from_secs(2);
 /// Packets that one call sends.
 const AT_ONCE: usize = 32;
 /// The number of earlier services of the other machine whose hellos are replayed.
@@ -100,7 +98,7 @@ fn packets_of_unknown_machines_end_and_delay_nothing() {
     let none = |_: &[u8]| None;
     let replayed = hellos(&seen, here, SEEN, &none);
     let strange = hellos(&unknown, here, SEEN, &none);
-    test.measure("no attack", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack", (attack_time(), SHARE_MAX), || (), |()| 0);
     let ask = |hello: &[u8]| {
         // Under load the answer is a cookie. Its header has the number of the hello.
         let number = |packet: &[u8]| packet[4..8].to_vec();
@@ -142,15 +140,15 @@ fn packets_of_unknown_machines_end_and_delay_nothing() {
                 let copy = udp.as_fd().try_clone_to_owned().expect("a copy");
                 let udp = UdpSocket::from_descriptor(copy).expect("it is one");
                 let flooding = scope.spawn(move || flood(&udp, here.address, batches, &kept));
-                std::thread::sleep(ATTACK / 8);
+                std::thread::sleep(Duration::from_millis(250));
                 (keep, flooding)
             };
-            test.measure(name, (ATTACK, SHARE_MAX), begin, |(keep, flooding)| {
+            test.measure(name, (attack_time(), SHARE_MAX), begin, |(keep, flooding)| {
                 drop(keep);
                 flooding.join().expect("no panic")
             });
         });
     }
-    test.measure("no attack again", (ATTACK, SHARE_MAX), || (), |()| 0);
+    test.measure("no attack again", (attack_time(), SHARE_MAX), || (), |()| 0);
     test.end();
 }

@@ -66,14 +66,13 @@ impl Loaded {
         command
     }
 
-    /// Compiles a program of `tests/c`.
+    /// Compiles a program of `tests/c`, once for all tests.
     pub fn compile(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
         let program = self.path(source.trim_end_matches(".c"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
-        let mut command = Command::new(compiler);
-        command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(&source);
-        let output = command.args(options).output().expect("a compiler");
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        let words = [&["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"], options].concat();
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        bywire_testing::compile(kept, compiler, &source, &words, &program).expect("a compiler");
         program
     }
 }

@@ -71,17 +71,16 @@ impl TestService {
         self.directory.path().join(name)
     }
 
-    /// Compiles a C file beside these tests; `None`, with a message: there is no compiler.
+    /// Compiles a C file beside these tests, once for all of them; `None`, with a message: there is no compiler.
     pub fn compiled(&self, source: &str, name: &str, words: &[&str]) -> Option<PathBuf> {
         let program = self.path(name);
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Werror"]).args(words).arg("-o").arg(&program).arg(source);
-        match compiler.output() {
-            Ok(output) => {
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                Some(program)
-            }
+        // Words with a path of this test's own are good for nobody else.
+        let is_own = words.iter().any(|word| word.contains(&*self.directory.path().to_string_lossy()));
+        let kept = if is_own { self.path("kept") } else { env!("CARGO_TARGET_TMPDIR").into() };
+        let words = [&["-O1", "-Wall", "-Werror"], words].concat();
+        match bywire_testing::compile(&kept, "cc", &source, &words, &program) {
+            Ok(()) => Some(program),
             Err(error) => {
                 println!("not run: a C compiler is needed: {error}");
                 None

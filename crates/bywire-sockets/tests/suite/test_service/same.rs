@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 
 use super::TestService;
 
-/// Runs `thing` in a separate program, without the library and with it, and compares the output.
+/// Runs `thing` in a separate program, without the library and with it, both at once, and compares the output.
 pub fn same(test: &str, thing: fn(&mut String)) {
     if super::role().is_some() {
         let mut text = String::new();
@@ -15,8 +15,13 @@ pub fn same(test: &str, thing: fn(&mut String)) {
         return;
     }
     let pairing = TestService::new();
-    let [plain, carried] =
-        [None, Some(1)].map(|calls| pairing.driven(test, "BYWIRE_TEST_ROLE", "thing", calls));
+    let [plain, carried] = std::thread::scope(|scope| {
+        let driven = [None, Some(1)].map(|calls| {
+            let pairing = &pairing;
+            scope.spawn(move || pairing.driven(test, "BYWIRE_TEST_ROLE", "thing", calls))
+        });
+        driven.map(|driven| driven.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
     assert!(!plain.is_empty(), "it says nothing");
     assert_eq!(carried, plain, "with the library, and without");
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());

@@ -41,15 +41,33 @@ pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
     let Some(program) = pairing.compiled(source, "program", &["-pthread"]) else { return };
     let beside = beside.and_then(|source| pairing.compiled(source, "beside.so", &["-shared", "-fPIC"]));
     for words in things {
-        let before = pairing.status().carried_ever;
-        let plain = transcript(&pairing, &program, words, None);
-        let mut command = pairing.command(&program, Some(4));
-        if let Some(beside) = &beside {
-            command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), beside.display()));
-        }
-        let carried = run(command, words);
-        assert_eq!(carried, plain, "{words:?}: with the library, and without");
-        assert!(!plain.is_empty(), "{words:?} says nothing");
-        assert!(pairing.status().carried_ever > before, "{words:?}: {:?}", pairing.status());
+        compare(&pairing, &program, beside.as_deref(), words);
     }
+}
+
+/// Compares things that mostly wait. Each of them runs beside the others, with a service of its own.
+pub fn same_at_once(source: &str, beside: Option<&str>, things: &[&[&str]]) {
+    std::thread::scope(|scope| {
+        for thing in things {
+            scope.spawn(move || same_beside(source, beside, &[thing]));
+        }
+    });
+}
+
+/// Does one thing without the library and with it, both at once.
+fn compare(pairing: &TestService, program: &Path, beside: Option<&Path>, words: &[&str]) {
+    let before = pairing.status().carried_ever;
+    let mut command = pairing.command(program, Some(4));
+    if let Some(beside) = beside {
+        command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), beside.display()));
+    }
+    let (carried, plain) = std::thread::scope(|scope| {
+        let carried = scope.spawn(|| run(command, words));
+        let plain = transcript(pairing, program, words, None);
+        (carried.join(), plain)
+    });
+    let carried = carried.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert_eq!(carried, plain, "{words:?}: with the library, and without");
+    assert!(!plain.is_empty(), "{words:?} says nothing");
+    assert!(pairing.status().carried_ever > before, "{words:?}: {:?}", pairing.status());
 }

@@ -4,6 +4,7 @@ use bywire::{
     Confirm, DisconnectReason, Event, LendError, Owner, Peer, PortOptions, Priority, Rights, SendError,
     TransferError,
 };
+use bywire_testing::repetitions;
 use proptest::prelude::*;
 
 use super::port_pair::{ALL, At, Link};
@@ -180,7 +181,7 @@ fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(repetitions("PROPTEST_CASES", [24, 24, 1000]) as u32))]
 
     /// Any mix of sends on both lanes arrives whole, and in order within each lane.
     #[test]

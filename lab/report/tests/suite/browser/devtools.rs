@@ -123,12 +123,20 @@ impl Browser {
     }
 
     pub fn press(&mut self, key: &str, code: u32) {
+        self.press_down(key, code);
+        self.key("keyUp", key, code);
+    }
+
+    /// Presses a key and does not let it up again, which takes as long once more.
+    pub fn press_down(&mut self, key: &str, code: u32) {
+        self.key("keyDown", key, code);
+    }
+
+    fn key(&mut self, kind: &str, key: &str, code: u32) {
         let text = if key == "Enter" { "\r" } else { "" };
-        for kind in ["keyDown", "keyUp"] {
-            let event =
-                json!({ "type": kind, "key": key, "code": key, "text": text, "windowsVirtualKeyCode": code });
-            self.ask("Input.dispatchKeyEvent", event);
-        }
+        let event =
+            json!({ "type": kind, "key": key, "code": key, "text": text, "windowsVirtualKeyCode": code });
+        self.ask("Input.dispatchKeyEvent", event);
     }
 
     /// A picture of the whole page, for people.

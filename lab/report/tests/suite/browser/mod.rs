@@ -38,7 +38,10 @@ const UNDRAWN: &str = "(() => { const boxes = [...document.querySelectorAll('[da
 fn the_page_works_at_every_width_in_light_and_dark() {
     let Some(mut browser) = Browser::open() else { return };
     let (page, count) = page();
-    for (width, scheme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
+    // Each width and each scheme once, or all pairs of them and their pictures.
+    let is_soak = std::env::var("BYWIRE_TESTS").is_ok_and(|tier| tier == "soak");
+    let pairs = [(1280, "light"), (390, "dark"), (1280, "dark"), (390, "light")];
+    for (width, scheme) in pairs.into_iter().take(if is_soak { 4 } else { 2 }) {
         let what = format!("{width} px, {scheme}");
         browser.show(&page, width, scheme);
         drawn(&mut browser, count, &what);
@@ -50,9 +53,10 @@ fn the_page_works_at_every_width_in_light_and_dark() {
             scheme == "light",
             "{dark}"
         );
-        browser.picture(
-            &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{width}-{scheme}.png")),
-        );
+        if is_soak {
+            let name = format!("report-{width}-{scheme}.png");
+            browser.picture(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        }
         assert_eq!(complaints(&browser.events), Vec::<String>::new(), "{what}");
     }
 }
@@ -93,7 +97,7 @@ fn everything_is_reachable_by_keyboard_in_order_with_visible_focus() {
     let places = browser.evaluate(REACHABLE).as_i64().unwrap();
     assert!(places > 20, "{places}");
     for place in 0..places {
-        browser.press(TAB.0, TAB.1);
+        browser.press_down(TAB.0, TAB.1);
         let focus = browser.evaluate(FOCUS);
         assert_eq!(focus[0], place, "{focus}");
         assert!(focus[1] == true && focus[2].as_f64() > Some(0.0), "the focus does not show: {focus}");
@@ -172,7 +176,7 @@ fn the_page_of_each_preset_opens_by_its_link_and_draws_its_plots() {
     for place in ["p2", "p1"] {
         browser.evaluate(&format!("document.querySelector('.pages a[href=\"#{place}\"]').focus()"));
         browser.press(ENTER.0, ENTER.1);
-        browser.evaluate("new Promise(done => setTimeout(() => done(1), 500))");
+        browser.evaluate("new Promise(done => setTimeout(() => done(1), 100))");
         assert_eq!(awaited(&mut browser, visible, |visible| visible == place), place);
         // The source documents have a page of their own.
         let is_measured = |name: &str| !name.starts_with("then-") && !name.starts_with("model-");
