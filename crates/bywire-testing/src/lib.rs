@@ -4,6 +4,7 @@
 pub mod actor;
 mod again;
 pub mod counting;
+pub mod draw;
 mod exclusive;
 mod guarded;
 pub mod here;
