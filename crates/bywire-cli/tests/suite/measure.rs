@@ -559,7 +559,7 @@ fn a_session_is_stored_with_its_report() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("session");
     let arguments =
-        ["bench", "quick", "--time", "0.01", "--levels", "unix,tcp", "--output", place.to_str().unwrap()];
+        ["bench", "quick", "--time", "0.01", "--levels", "tcp", "--output", place.to_str().unwrap()];
     let output = bywire(&[&arguments[..], &["--json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -567,10 +567,10 @@ fn a_session_is_stored_with_its_report() {
     assert_eq!(session["complete"], true);
     assert_eq!(session["absent"], json!([]));
     assert_eq!(printed["cells"].as_array().unwrap().len(), cells);
-    // Two levels at nine points, TCP by epoll too and three times between namespaces, and every ceiling before and after.
+    // Nine points, one by epoll too and three between namespaces, and every ceiling before and after.
     let messages =
         printed["cells"].as_array().unwrap().iter().filter(|cell| cell["level"] != "memory").count();
-    assert_eq!(messages, 22);
+    assert_eq!(messages, 13);
     assert_eq!((cells - messages) % 2, 0);
     assert!(
         session["environment"]["idle_before"].is_array() && session["environment"]["idle_after"].is_array()
