@@ -88,7 +88,7 @@ fn every_available_level_runs_every_test() {
         );
     }
     // A process for each end of each connection is started five times.
-    let (connections, seconds) = Tier::current().pick([(16, "2"), (16, "2"), (64, "4")]);
+    let (connections, seconds) = Tier::current().pick([(16, "3"), (16, "3"), (64, "4")]);
     let arguments = ["unix", "streams", "--connections", &connections.to_string(), "--time", seconds];
     let output = measure(directory.path(), &arguments);
     assert!(output.status.success(), "{}", complaint(&output));
