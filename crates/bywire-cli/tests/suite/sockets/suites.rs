@@ -184,7 +184,7 @@ fn uvloops_own_tests_pass_over_carried_connections() {
     const FEW: &str = "(Test_UV_TCP and not TCPSSL and (create_server or accepted_socket)) \
                        or (TestUVSockets and (accept_recv or recv_and_close or add_reader_or))";
     const ALL: &str = "(Test_UV_TCP and not TCPSSL and not many_small_writes) or TestUVSockets";
-    let few = (FEW, 18, 7);
+    let few = (FEW, 18, 20);
     let (chosen, passed_min, carried_min) = Tier::current().pick([few, few, (ALL, 50, 20)]);
     let chosen = ["-k", chosen, "tests/test_tcp.py", "tests/test_sockets.py"];
     let words = [&PYTEST[..], &chosen].concat();
