@@ -5,6 +5,7 @@ pub mod actor;
 mod again;
 mod compiled;
 pub mod counting;
+pub mod draw;
 mod exclusive;
 mod guarded;
 pub mod here;

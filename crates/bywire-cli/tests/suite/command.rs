@@ -298,7 +298,7 @@ fn doctor_asks_only_for_tools_that_are_used() {
 /// A terminal by `script`, for what is written to one alone.
 #[test]
 fn progress_is_shown_on_a_terminal_and_nowhere_else() {
-    let arguments = "measure unix nhalf --time 0.2";
+    let arguments = "measure unix latency --time 0.5";
     let output = bywire(&arguments.split(' ').collect::<Vec<_>>());
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let line = format!("{} {arguments} >/dev/null", env!("CARGO_BIN_EXE_bywire"));

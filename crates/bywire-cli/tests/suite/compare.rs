@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
@@ -16,20 +15,15 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The session that all tests begin with, measured once.
-fn before(directory: &Path, name: &str) {
-    static BEFORE: OnceLock<[String; 2]> = OnceLock::new();
-    let files = BEFORE.get_or_init(|| {
-        let measured = tempfile::tempdir().unwrap();
-        session(measured.path(), "it", &[]);
-        FILES.map(|file| fs::read_to_string(measured.path().join("it").join(file)).unwrap())
-    });
+/// A copy of the session that was measured first.
+fn copy(directory: &Path, name: &str) {
     fs::create_dir(directory.join(name)).unwrap();
-    for (file, text) in FILES.iter().zip(files) {
-        fs::write(directory.join(name).join(file), text).unwrap();
+    for file in FILES {
+        fs::copy(directory.join(MEASURED).join(file), directory.join(name).join(file)).unwrap();
     }
 }
 
+const MEASURED: &str = "before";
 const FILES: [&str; 2] = ["session.json", "cells.jsonl"];
 
 fn session(directory: &Path, name: &str, more: &[&str]) {
@@ -59,12 +53,19 @@ fn edit_session(session: &Path, edit: impl FnOnce(&mut Value)) {
     fs::write(&path, stored.to_string()).unwrap();
 }
 
+/// One test, since each test is a process of its own, and the session that all of them begin with takes most of their time.
 #[test]
-fn a_slowdown_is_found_and_equal_sessions_are_equal() {
+fn a_slowdown_and_missing_cells_are_found_and_equal_sessions_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    before(at, "before");
-    before(at, "again");
+    session(at, MEASURED, &[]);
+    a_missing_cell_fails_the_comparison(at);
+    a_session_file_with_any_content_is_handled(at);
+    a_slowdown_is_found(at);
+}
+
+fn a_slowdown_is_found(at: &Path) {
+    copy(at, "again");
     session(at, "slowed", &["--slowdown", "200"]);
 
     let same = bywire(at, &["compare", "before", "again", "--json"]);
@@ -130,12 +131,8 @@ fn a_slowdown_is_found_and_equal_sessions_are_equal() {
     assert!(points.starts_with("series,") && points.lines().count() > 4, "{points}");
 }
 
-#[test]
-fn a_missing_cell_fails_the_comparison() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    before(at, "before");
-    before(at, "after");
+fn a_missing_cell_fails_the_comparison(at: &Path) {
+    copy(at, "after");
     let failure = json!({ "level": "unix", "test": null, "reason": "payload corrupted" });
     edit_session(&at.join("after"), |session| session["absent"] = json!([failure]));
     let levels = |cells: &Vec<Value>| cells.iter().filter(|cell| cell["level"] == "unix").count();
@@ -156,7 +153,7 @@ fn a_missing_cell_fails_the_comparison() {
     }
     let allowed = bywire(at, &["compare", "before", "after", "--allow-missing"]);
     assert_eq!(allowed.status.code(), Some(0), "{}", said(&allowed));
-    before(at, "other");
+    copy(at, "other");
     edit_cells(&at.join("other"), |cells| {
         cells.truncate(1);
         cells[0]["size_bytes"] = 77.into();
@@ -167,11 +164,8 @@ fn a_missing_cell_fails_the_comparison() {
     assert_eq!(unlike.status.code(), Some(2), "{}", said(&unlike));
 }
 
-#[test]
-fn a_session_file_with_any_content_is_handled() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    before(at, "hostile");
+fn a_session_file_with_any_content_is_handled(at: &Path) {
+    copy(at, "hostile");
     edit_cells(&at.join("hostile"), |cells| {
         for (cell, value) in cells.iter_mut().zip([1.7e308, 5e-324].into_iter().cycle()) {
             cell["value"] = value.into();
@@ -181,10 +175,10 @@ fn a_session_file_with_any_content_is_handled() {
             }
         }
     });
-    let files = ["--output", "it.html", "--svg", "plots", "--tables", "tables"];
+    let files = ["--output", "it.html", "--svg", "hostile-plots", "--tables", "hostile-tables"];
     let report = bywire(at, &[&["report", "hostile"], &files[..]].concat());
     assert!(report.status.success(), "{}", said(&report));
-    let drawings: Vec<_> = fs::read_dir(at.join("plots")).unwrap().collect();
+    let drawings: Vec<_> = fs::read_dir(at.join("hostile-plots")).unwrap().collect();
     assert!(drawings.len() >= 4, "{drawings:?}");
     for entry in drawings {
         let drawing = fs::read_to_string(entry.unwrap().path()).unwrap();

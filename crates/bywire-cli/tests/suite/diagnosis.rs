@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_node::fabric::Fabric;
 use bywire_testing::eventually;
 use bywire_testing::test_network::{FakePort, Machine, TestNetwork, ip};
 use bywire_wire::service::{End, NotConnected, Notice};
@@ -198,11 +197,18 @@ fn a_node_that_is_removed_while_it_is_pinged_is_named() {
 
 #[test]
 fn the_doctor_tells_filters_and_missing_routes_of_this_machine_apart() {
+    at_once(&[nothing_is_wrong, packets_do_not_leave]);
+}
+
+fn nothing_is_wrong() {
     let Some(network) = TestNetwork::up(2) else { return };
     let a = &network.machines[0];
     let (is_reachable, found, _) = doctor(a);
     assert!(is_reachable && found["findings"] == Value::Array(Vec::new()), "{found}");
-    // From now on its packets are refused here. The channel is given up after 30 s only, so it is made anew.
+}
+
+/// No channel is made before, as one is given up only after 30 s.
+fn packets_do_not_leave() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
     network.machines.iter_mut().for_each(Machine::start);
     let a = &network.machines[0];
@@ -235,17 +241,33 @@ fn the_doctor_tells_silent_networks_and_absent_services_apart() {
     expect_cause(a, "unreachable");
 }
 
+/// Each in a network of its own: they wait most of the time.
+fn at_once(scenes: &[fn()]) {
+    std::thread::scope(|scope| {
+        for scene in scenes {
+            scope.spawn(scene);
+        }
+    });
+}
+
 #[test]
 fn the_doctor_finds_a_device_with_a_small_mtu_and_names_without_an_address() {
+    at_once(&[a_device_has_a_small_mtu, a_name_has_no_address]);
+}
+
+fn a_device_has_a_small_mtu() {
     let Some(mut network) = TestNetwork::without_services(2) else { return };
     network.machines.iter_mut().for_each(Machine::start);
     ip(&network.machines[0].namespace, "link set eth0 mtu 1000");
     expect_only(&network.machines[0], "mtu-here");
+}
+
+fn a_name_has_no_address() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
     let mut named = network.fabric();
     named.nodes[1].addresses = vec!["b.invalid".parse().expect("a host name")];
     network.machines[0].write(&named);
-    network.machines[0].stop();
-    network.machines[0].start();
+    network.machines.iter_mut().for_each(Machine::start);
     let (_, found, _) = expect_only(&network.machines[0], "no-address");
     let said = found["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(said.contains("b.invalid:7248 has no address"), "{found}");
@@ -298,33 +320,36 @@ fn the_doctor_finds_paths_that_only_short_packets_pass() {
 
 #[test]
 fn the_doctor_finds_keys_that_differ() {
-    let Some(mut network) = TestNetwork::without_services(3) else { return };
-    let fabric = network.fabric();
-    let with = |change: &dyn Fn(&mut Fabric)| {
-        let mut changed = fabric.clone();
-        change(&mut changed);
-        changed
-    };
-    // The file of b lacks a.
-    network.machines[1].write(&with(&|fabric| drop(fabric.nodes.remove(0))));
-    network.machines[..2].iter_mut().for_each(Machine::start);
-    expect_cause(&network.machines[0], "not-admitted");
-    // The file of a has the key of c for b. What comes from b has an unknown key.
-    network.machines[..2].iter_mut().for_each(Machine::stop);
-    let wrong = with(&|fabric| {
-        fabric.nodes[1].key = fabric.nodes[2].key;
-        fabric.nodes.truncate(2);
-    });
-    network.machines[0].write(&wrong);
+    at_once(&[a_file_lacks_the_other_node, a_file_has_another_key]);
+}
+
+fn a_file_lacks_the_other_node() {
+    let Some(mut network) = TestNetwork::without_services(2) else { return };
+    let mut fabric = network.fabric();
+    fabric.nodes.remove(0);
     network.machines[1].write(&fabric);
+    network.machines.iter_mut().for_each(Machine::start);
+    expect_cause(&network.machines[0], "not-admitted");
+}
+
+fn a_file_has_another_key() {
+    let Some(mut network) = TestNetwork::without_services(3) else { return };
+    // The file of a has the key of c for b. What comes from b has an unknown key.
+    let mut wrong = network.fabric();
+    wrong.nodes[1].key = wrong.nodes[2].key;
+    wrong.nodes.truncate(2);
+    network.machines[0].write(&wrong);
     network.machines[..2].iter_mut().for_each(Machine::start);
     let [a, b, _] = &network.machines[..] else { unreachable!() };
     assert!(!inside(b, &["ping", "a", "--count", "1"]).status.success());
     expect_cause(a, "wrong-key");
     // Seen from b, the other one calls it by another key.
-    let done = inside(b, &["doctor", "a", "--json"]);
+    let [done, said] = std::thread::scope(|scope| {
+        let asked = [&["doctor", "a", "--json"][..], &["doctor", "a"]];
+        asked.map(|words| scope.spawn(move || inside(b, words))).map(|doctor| doctor.join().expect("it runs"))
+    });
     assert_eq!(json(&done)["nodes"][0]["findings"][0]["cause"], "wrong-key-there", "{done:?}");
-    let said = text(&inside(b, &["doctor", "a"]).stdout);
+    let said = text(&said.stdout);
     assert!(
         said.contains("a: NOT reachable\n  found: ") && said.contains("\n  to do: correct the `key` of b"),
         "{said}"

@@ -1,5 +1,5 @@
 //! `bywire eth up --fabric` between machines of which some fail, leave, join or misbehave, as root in network namespaces.
-//! With `BYWIRE_SOAK=1` a machine is stopped for a minute.
+//! In a soak a machine is stopped for a minute.
 
 use std::io::{ErrorKind, Read, Write};
 use std::process::Command;
@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use bywire_eth::address::MacAddress;
 use bywire_node::fabric::Fabric;
-use bywire_testing::Guarded;
-use bywire_testing::eventually;
 use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{self, Machine, TestNetwork};
+use bywire_testing::{Guarded, Tier, eventually};
 
 use crate::segment::dialogue::Dialogue;
 use crate::segment::member::Member;
@@ -61,7 +60,7 @@ fn change(keeper: &Machine, arguments: &[&str]) -> String {
 #[test]
 fn connections_do_not_notice_that_other_machines_are_killed_stopped_renumbered_removed_or_join() {
     let Some((mut network, mut services, mut ups)) = six_machines_and_one() else { return };
-    let stopped_for = Duration::from_secs(if std::env::var_os("BYWIRE_SOAK").is_some() { 60 } else { 20 });
+    let stopped_for = Duration::from_secs(Tier::current().pick([12, 12, 60]));
     let [a, b, c, d, e, f, _] = &network.machines[..] else { unreachable!() };
     let unaffected = [Dialogue::start(a, b, address(2, 7000)), Dialogue::start(b, a, address(1, 7000))];
     let (near, far) = connected(b, c, address(3, 7000));

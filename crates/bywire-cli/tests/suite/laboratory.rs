@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Output};
 use std::time::Duration;
 
-use bywire_testing::eventually;
+use bywire_testing::draw::crossed;
+use bywire_testing::{Tier, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -152,11 +153,9 @@ fn plain_veth_is_measured_without_carriers() {
 fn every_test_of_tcp_runs_over_it() {
     let Some(directory) = scratch_directory() else { return };
     let tests = [("bidir", "0.02"), ("overhead", "0.02"), ("interleave", "0.02"), ("nhalf", "0.1")];
-    for (test, seconds) in tests {
-        for link in ["one-process", "udp"] {
-            let cell = cell(directory.path(), &[test, "--link", link, "--time", seconds]);
-            assert_eq!((&cell["test"], &cell["link"]), (&json!(test), &json!(link)));
-        }
+    for ((test, seconds), link) in crossed(&tests, &["one-process", "udp"]) {
+        let cell = cell(directory.path(), &[test, "--link", link, "--time", seconds]);
+        assert_eq!((&cell["test"], &cell["link"]), (&json!(test), &json!(link)));
     }
 }
 
@@ -221,7 +220,8 @@ struct Ended {
 
 /// As many as there are moments, one in each stretch, with everything else in turn.
 fn ends(moments: u32) -> impl Iterator<Item = Ended> {
-    const STRETCH: Duration = Duration::from_millis(40);
+    const SPAN: Duration = Duration::from_millis(840);
+    let stretch = SPAN / moments;
     let rr = ["rr", "--size", "1"];
     let tests = [["stream", "--size", "8KiB"], ["latency", "--size", "64"], rr, ["stream", "--size", "1"]];
     (0..moments).map(move |number| {
@@ -232,7 +232,7 @@ fn ends(moments: u32) -> impl Iterator<Item = Ended> {
         Ended {
             arguments: [test, size, bytes, "--mtu", mtu, link],
             signal: [Signal::INT, Signal::TERM, Signal::KILL][number as usize % 3],
-            moment: STRETCH * number + STRETCH.mul_f64(share),
+            moment: stretch * number + stretch.mul_f64(share),
         }
     })
 }
@@ -243,7 +243,7 @@ fn termination_at_any_moment_leaves_nothing() {
     let directory = directory.path();
     let before = interfaces();
     let left = || fs::read_dir(directory).unwrap().count();
-    for Ended { arguments, signal: number, moment } in ends(21) {
+    for Ended { arguments, signal: number, moment } in ends(Tier::current().pick([9, 9, 42])) {
         let what = format!("{arguments:?} {number:?} after {moment:?}");
         let left_before = left();
         let all = [&["measure", "eth"][..], &arguments, &["--time", "600"]].concat();

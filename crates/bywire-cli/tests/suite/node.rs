@@ -152,8 +152,8 @@ fn the_readme_sets_up_two_machines_as_the_page_does() {
 
 #[test]
 fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
-    let Some(network) = bare_machines(3) else { return };
-    let [a, b, c] = &network.machines[..] else { unreachable!() };
+    let Some(network) = bare_machines(4) else { return };
+    let [a, b, c, d] = &network.machines[..] else { unreachable!() };
     let place = |machine: &Machine| machine.configuration().to_str().expect("text").to_owned();
     let (_, said) = failed(a, &["invite", "b", "--config", &place(a)]);
     assert!(said.contains("no service runs here: start one by `bywire up`"), "{said}");
@@ -167,19 +167,27 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     let (_, said) = failed(a, &["invite", "b", "--config", "/nowhere"]);
     assert!(said.contains("the service says that its key is") && said.contains(&place(a)), "{said}");
     assert_eq!(said.matches("there is no").count(), 1, "{said}");
-    // A second one for the same node replaces the first one. No answer takes 15 s.
+    // A second one for the same node replaces the first one. No answer takes 15 s, and the rest goes on meanwhile.
     let old = invitation(a, "b");
     let line = invitation(a, "b");
-    let (status, said) = failed(c, &["join", &old, "--config", &place(c)]);
-    assert!(status == Some(1) && said.contains("no answer from 10.78.0.1:7248"), "{said}");
-    assert!(said.contains("bywire invite b"), "{said}");
+    std::thread::scope(|scope| {
+        let replaced = scope.spawn(|| failed(d, &["join", &old, "--config", &place(d)]));
+        an_invitation_is_good_once([a, b, c], one, &line);
+        let (status, said) = replaced.join().expect("it ends");
+        assert!(status == Some(1) && said.contains("no answer from 10.78.0.1:7248"), "{said}");
+        assert!(said.contains("bywire invite b"), "{said}");
+    });
+}
+
+fn an_invitation_is_good_once([a, b, c]: [&Machine; 3], keeper: Up, line: &str) {
+    let place = |machine: &Machine| machine.configuration().to_str().expect("text").to_owned();
     // The words without quotes are understood, too.
     let words: Vec<&str> = ["join"].into_iter().chain(line.split(' ')).chain(["--up"]).collect();
     let (other, _) = Up::run(b, &words);
-    let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
+    let (status, said) = failed(c, &["join", line, "--config", &place(c)]);
     assert!(status == Some(2) && said.contains("used by another machine"), "{said}");
     assert!(!c.configuration().join("fabric.toml").exists());
-    let (status, said) = failed(b, &["join", &line, "--config", &place(b)]);
+    let (status, said) = failed(b, &["join", line, "--config", &place(b)]);
     assert!(status == Some(2) && said.contains("this machine is in a fabric already"), "{said}");
     let (status, said) = failed(c, &["join", "10.78.0.1", "--config", &place(c)]);
     assert!(status == Some(2) && said.contains("not an invitation"), "{said}");
@@ -189,13 +197,13 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     other.signal("-TERM");
     assert!(other.ended().success());
     fs::remove_file(b.configuration().join("fabric.toml")).expect("removed");
-    let done = inside(b, &["join", &line, "--config", &place(b)]);
+    let done = inside(b, &["join", line, "--config", &place(b)]);
     assert_eq!(text(&done.stdout).lines().count(), 1, "{}", text(&done.stderr));
     assert!(text(&done.stdout).starts_with("b has joined fabric fabric, and "));
     // The keeper has lost its invitations with its service, and no answer says so.
     let line = invitation(a, "c");
-    one.signal("-TERM");
-    assert!(one.ended().success());
+    keeper.signal("-TERM");
+    assert!(keeper.ended().success());
     let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
     assert!(status == Some(1) && said.contains("check that `bywire up` runs there"), "{said}");
 }

@@ -9,13 +9,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bywire_results::store;
-use bywire_testing::eventually;
+use bywire_testing::{Tier, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::processes::{bywire, processes_of};
 
-/// Interrupted sessions, and the latest time of an interrupt. A session of these cells takes a few seconds.
-const INTERRUPTS: u64 = 20;
+/// The latest time of an interrupt. A session of these cells takes a few seconds.
 const LATEST_MS: u64 = 4000;
 
 /// An interrupted session has ended within this time, even on a busy machine.
@@ -25,9 +24,10 @@ const SESSION: [&str; 6] = ["bench", "quick", "--time", "0.01", "--levels", "msg
 
 #[test]
 fn a_session_interrupted_at_any_moment_keeps_its_cells_and_leaves_nothing() {
+    let interrupts = Tier::current().pick([8, 8, 80]);
     std::thread::scope(|scope| {
         for half in 0..2 {
-            scope.spawn(move || (0..INTERRUPTS / 2).for_each(|number| interrupted(2 * number + half)));
+            scope.spawn(move || (0..interrupts / 2).for_each(|number| interrupted(2 * number + half)));
         }
     });
 }
@@ -83,7 +83,8 @@ fn wait(running: &mut Child, what: &str) -> std::process::ExitStatus {
 fn a_session_in_rounds_that_is_killed_keeps_every_pair() {
     let scratch = tempfile::tempdir().unwrap();
     let place = scratch.path().join("session");
-    let whole = ["bench", "quick", "--time", "0.02", "--levels", "unix", "--rounds", "100", "--output"];
+    // It has few ceilings, which come first.
+    let whole = ["bench", "bip", "--time", "0.005", "--levels", "unix", "--rounds", "100", "--output"];
     let arguments = [&whole[..], &[place.to_str().unwrap()]].concat();
     let mut running = bywire(scratch.path(), &arguments).stdout(Stdio::null()).spawn().unwrap();
     let pairs = || -> Vec<usize> {

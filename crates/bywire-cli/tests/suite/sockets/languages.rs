@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use bywire_testing::draw::crossed;
 use bywire_testing::eventually;
 
 use super::{Fabric, Running, groups, said, start};
@@ -125,11 +126,15 @@ fn node_is_a_server_and_a_client() {
         println!("not run: current Node is not there: ./x test installs it where there is npm");
     }
     let own = have(&[("node", "nodejs")]).then(|| PathBuf::from("node"));
-    for node in own.iter().chain(&current).map(|node| node.display().to_string()) {
-        for program in [source("echo.js"), source("web.js")] {
-            let client = |port: &str| [&node, &program, port].map(|word: &str| word.to_owned()).to_vec();
-            both_ends(&[&node, &program], client, 4);
-        }
+    let nodes: Vec<String> = own.iter().chain(&current).map(|node| node.display().to_string()).collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    if nodes.is_empty() {
+        return;
+    }
+    for (node, program) in crossed(&nodes, &["echo.js", "web.js"]) {
+        let program = source(program);
+        let client = |port: &str| [node, &program, port].map(|word: &str| word.to_owned()).to_vec();
+        both_ends(&[node, &program], client, 4);
     }
 }
 

@@ -12,6 +12,8 @@ use crate::packages::{Service, have};
 
 const LONG_BYTES: usize = 5_000_000;
 const SHORT_BYTES: usize = 1024;
+/// Longer than what happens under load takes on a busy machine.
+const LOAD_SECONDS: u32 = 100;
 
 struct Nginx<'a> {
     fabric: &'a Fabric,
@@ -81,6 +83,7 @@ impl Nginx<'_> {
         told.lines().find_map(|line| line.strip_prefix("Mark: ")).unwrap_or_default().trim().to_owned()
     }
 
+    /// Load that goes on for so long, or until an interrupt.
     fn load(&self, seconds: u32) -> Command {
         let url = format!("http://127.0.0.1:{}/short", self.port);
         self.fabric.carried(&["wrk", "-t", "1", "-c", "16", "-d", &format!("{seconds}s"), &url])
@@ -134,11 +137,12 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
     // Connections of workers that have changed their user too.
     assert!(carried >= 8, "{user} {carried} of 16 were carried: {}", nginx.fabric.status());
 
-    let mut load = start(&mut nginx.load(2));
+    let mut load = start(&mut nginx.load(LOAD_SECONDS));
     std::thread::sleep(Duration::from_millis(300));
     nginx.configure(user, "second");
     nginx.signal("HUP");
     eventually("the new configuration", || (nginx.mark() == "second").then_some(()));
+    load.signal("INT");
     assert!(load.end("the load ends").success());
     nginx.fetch(nginx.port);
 
@@ -154,7 +158,7 @@ fn kill_a_worker(nginx: &Nginx) {
     let children = || said(nginx.fabric.plain(&["pgrep", "-P", master.trim()]));
     // The workers from before the reload exit after their last connection.
     let before = eventually("two workers", || Some(children()).filter(|now| now.lines().count() == 2));
-    let mut load = start(&mut nginx.load(1));
+    let mut load = start(&mut nginx.load(LOAD_SECONDS));
     std::thread::sleep(Duration::from_millis(300));
     let first = before.lines().next().expect("a worker").to_owned();
     assert!(Command::new("kill").args(["-s", "KILL", &first]).status().expect("it runs").success());
@@ -162,5 +166,6 @@ fn kill_a_worker(nginx: &Nginx) {
         let now = children();
         (now.lines().count() == 2 && !now.lines().any(|worker| worker == first)).then_some(())
     });
+    load.signal("INT");
     load.end("the load ends");
 }

@@ -12,6 +12,8 @@ use crate::packages::{Service, have};
 use bywire_testing::eventually;
 
 const REQUESTS: usize = 40;
+/// Longer than what happens under load takes on a busy machine.
+const LOAD_SECONDS: u32 = 100;
 /// Digests that an answer repeats.
 const LENGTHS: [usize; 3] = [0, 100, 30_000];
 
@@ -90,6 +92,7 @@ impl Site<'_> {
         said(self.fabric.carried(&words))
     }
 
+    /// Load that goes on for so long, or until an interrupt.
     fn load(&self, seconds: u32) -> Command {
         self.fabric.carried(&["wrk", "-t", "1", "-c", "8", "-d", &format!("{seconds}s"), &self.url(1)])
     }
@@ -168,20 +171,21 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
         assert!(got == due, "{when}: {} of {} bytes came, or others", got.len(), due.len());
     };
     check("at first");
-    let told = said(site.load(2));
+    let told = said(site.load(1));
     assert!(told.contains("Requests/sec") && !told.contains("Socket errors"), "{told}");
     assert!(!told.contains("Non-2xx"), "{told}");
 
     let before = site.workers();
-    let mut load = start(&mut site.load(2));
+    let mut load = start(&mut site.load(LOAD_SECONDS));
     std::thread::sleep(Duration::from_millis(300));
     // The master executes itself again, with the listener that it has.
     site.signal("workers.pid", "USR2");
     site.await_other_workers(&before);
+    load.signal("INT");
     assert!(load.end("the load ends").success());
     check("after a reload");
 
-    let mut load = start(&mut site.load(1));
+    let mut load = start(&mut site.load(LOAD_SECONDS));
     std::thread::sleep(Duration::from_millis(300));
     let killed = eventually("a worker is killed", || {
         // It may end by itself, as it answers so many requests only.
@@ -190,6 +194,7 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
         kill.success().then_some(worker)
     });
     site.await_other_workers(&[killed]);
+    load.signal("INT");
     load.end("the load ends");
     check("after a worker was killed");
 

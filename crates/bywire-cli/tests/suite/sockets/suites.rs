@@ -4,29 +4,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use bywire_testing::Tier;
+
 use super::{Fabric, ended};
 use crate::packages::{cached, have};
 
-/// Classes of CPython's tests that move bytes over TCP, and take seconds.
-const SUITES: [(&str, &[&str]); 3] = [
+/// A suite of CPython, and classes or modules of it; none stand for all.
+type Chosen = (&'static str, &'static [&'static str]);
+
+/// Classes that move bytes over TCP, in seconds.
+const SUITES: [Chosen; 2] = [
     (
         "test_socket",
         &[
             "BasicTCPTest",
             "NonBlockingTCPTests",
-            "*FileObject*ClassTestCase",
-            "NetworkConnectionBehaviourTest",
-            "TCPTimeoutTest",
+            "UnbufferedFileObjectClassTestCase",
             "Recvmsg*TCPTest",
             "SendmsgTCPTest",
             "InterruptedRecvTimeoutTest",
         ],
     ),
+    ("test_socketserver", &[]),
+];
+/// Those that take longer, mostly as they wait.
+const LONG_SUITES: [Chosen; 2] = [
+    ("test_socket", &["*FileObject*ClassTestCase", "NetworkConnectionBehaviourTest", "TCPTimeoutTest"]),
     (
         "test_asyncio",
         &["test_streams", "test_sock_lowlevel", "test_sendfile", "test_server", "test_buffered_proto"],
     ),
-    ("test_socketserver", &[]),
 ];
 /// Modules that run quickly as a whole.
 const WHOLE: [&str; 4] = ["test_httplib", "test_epoll", "test_select", "test_telnetlib"];
@@ -64,12 +71,13 @@ fn pythons_own_tests_pass_over_carried_connections() {
         println!("not run: python3 lacks its own tests: apt-get install libpython3-testsuite");
         return;
     }
-    let chosen = SUITES.map(|(suite, classes)| {
+    let long = LONG_SUITES.iter().filter(|_| Tier::current() == Tier::Soak);
+    let chosen = SUITES.iter().chain(long).map(|(suite, classes)| {
         let classes = classes.iter().flat_map(|class| ["-m", class]);
-        std::iter::once(suite).chain(classes).collect::<Vec<&str>>()
+        std::iter::once(*suite).chain(classes).collect::<Vec<&str>>()
     });
     let mut compared = 0;
-    for words in chosen.into_iter().chain([WHOLE.to_vec()]) {
+    for words in chosen.chain([WHOLE.to_vec()]) {
         // One after the other: tests that measure time fail beside others.
         let [passed_plain, failed_plain] = run(&fabric, python, &words, false);
         let [passed, failed] = run(&fabric, python, &words, true);
@@ -173,26 +181,24 @@ fn passes_carried(suite: &Suite) {
 
 #[test]
 fn uvloops_own_tests_pass_over_carried_connections() {
-    let chosen = [
-        "-k",
-        "(Test_UV_TCP and not TCPSSL and not many_small_writes) or TestUVSockets",
-        "tests/test_tcp.py",
-        "tests/test_sockets.py",
-    ];
+    const FEW: &str = "(Test_UV_TCP and not TCPSSL and (create_server or accepted_socket)) \
+                       or (TestUVSockets and (accept_recv or recv_and_close or add_reader_or))";
+    const ALL: &str = "(Test_UV_TCP and not TCPSSL and not many_small_writes) or TestUVSockets";
+    let few = (FEW, 18, 20);
+    let (chosen, passed_min, carried_min) = Tier::current().pick([few, few, (ALL, 50, 20)]);
+    let chosen = ["-k", chosen, "tests/test_tcp.py", "tests/test_sockets.py"];
     let words = [&PYTEST[..], &chosen].concat();
-    passes_carried(&Suite { name: "uvloop", place: "uvloop", words, passed_min: 50, carried_min: 20 });
+    passes_carried(&Suite { name: "uvloop", place: "uvloop", words, passed_min, carried_min });
 }
 
 #[test]
 fn tornados_own_tests_pass_over_carried_connections() {
-    let modules = [
-        "tornado.test",
-        "tornado.test.iostream_test",
-        "tornado.test.tcpserver_test",
-        "tornado.test.websocket_test",
-    ];
-    let words = modules.to_vec();
-    passes_carried(&Suite { name: "tornado", place: "", words, passed_min: 150, carried_min: 100 });
+    // Its streams over TLS run the same tests for longer.
+    let few = ("tornado.test.iostream_test.TestIOStream", 100, 40);
+    let all = ("tornado.test.iostream_test", 150, 100);
+    let (streams, passed_min, carried_min) = Tier::current().pick([few, few, all]);
+    let words = vec!["tornado.test", streams, "tornado.test.tcpserver_test", "tornado.test.websocket_test"];
+    passes_carried(&Suite { name: "tornado", place: "", words, passed_min, carried_min });
 }
 
 #[test]
