@@ -121,7 +121,7 @@ const RULES: [(&str, Rule); 57] = [
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
     ("./x figures ", NotRun("measures for minutes to hours, in a release build")),
     ("conformance/", NotRun("runs for hours, and needs what other projects publish")),
-    ("BYWIRE_SOAK=1 ", NotRun("takes ten minutes; ./x test runs the same test for a shorter time")),
+    ("BYWIRE_TESTS=soak ", NotRun("takes ten minutes; ./x test all runs the same test for a shorter time")),
     ("systemctl ", NotRun("needs systemd, and an installation in /usr/local")),
     ("podman ", NotRun("needs podman, and an image and a program of the reader's own")),
 ];

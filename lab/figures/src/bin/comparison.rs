@@ -41,7 +41,10 @@ const KINDS: [&str; 3] = ["one", "other", "slowed"];
 
 fn main() -> ExitCode {
     let is_worker = std::env::args().nth(1).is_some_and(|word| word == "__worker");
-    exit_status::of("comparison", if is_worker { bywire_measure::worker::run() } else { Arguments::parse().run() })
+    exit_status::of(
+        "comparison",
+        if is_worker { bywire_measure::worker::run() } else { Arguments::parse().run() },
+    )
 }
 
 impl Arguments {
