@@ -7,7 +7,6 @@ pub mod interleave;
 pub mod latency;
 pub mod nhalf;
 pub mod overhead;
-pub mod rr;
 pub mod stream;
 
 use anyhow::Result;
@@ -24,11 +23,10 @@ macro_rules! played {
         /// # Errors
         /// One line: the error of a lane, or an end that has not kept step with the other.
         pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
-            let block_loop = BlockLoop::new(plan, end, core);
             match (plan.test, end) {
                 $(
-                    (Test::$variant, End::Source) => $module::$workload::source(block_loop, lanes),
-                    (Test::$variant, End::Target) => $module::$workload::target(block_loop, lanes),
+                    (Test::$variant, End::Source) => BlockLoop::run(plan, end, core, lanes, $module::$workload::source),
+                    (Test::$variant, End::Target) => BlockLoop::run(plan, end, core, lanes, $module::$workload::target),
                 )+
             }
         }
