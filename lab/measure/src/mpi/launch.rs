@@ -59,22 +59,18 @@ const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The same, with a host name, by which launchers tell hosts apart. It also waits until the interfaces have a carrier:
-/// the kernel reports that of a new one a second late, and MPI passes over interfaces without. [`Installation::agent`]
-/// does so for the other rank's host.
+/// What comes before them at the source of two hosts: a host name, by which launchers tell hosts apart, and a wait until
+/// the interfaces have a carrier. The kernel reports that of a new one a second late, and MPI passes over interfaces
+/// without. [`Installation::agent`] does so for the other rank's host.
 const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
 timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
-mount --bind /proc "$0" && mount -t proc bywire /proc &&
-mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+"#;
 
 /// The namespaces of a job besides its PID namespace, and the commands that it runs there.
 const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 
-/// Runs one fresh job according to its plan.
-///
-/// # Errors
-/// One line: the implementation is not installed, or the error of the first end that failed. The whole job has ended by
-/// then.
+/// Runs one fresh job according to its plan. Fails if the implementation is not installed, or with the error of the first
+/// end that failed. The whole job has ended by then.
 pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let installation = Installation::of(choice.implementation)?;
     let namespaces = match placement {
@@ -103,10 +99,10 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
         Ok(outcomes) => job.finish().map(|()| outcomes),
         // The launcher's message explains more than the end of a rank does.
         Err(error) if interrupt::requested() => Err(error),
-        Err(error) => match job.end() {
-            Some(said) => Err(error.context(format!("{}: {said}", choice.implementation))),
-            None => Err(error),
-        },
+        Err(error) => Err(match job.end() {
+            Some(said) => error.context(format!("{}: {said}", choice.implementation)),
+            None => error,
+        }),
     }
 }
 
@@ -137,22 +133,18 @@ impl Launch<'_> {
         // of its own.
         let this = self.our_proc().join(format!("{}/exe", std::process::id()));
         words.extend([this.into(), COMMAND.into(), socket.into(), self.installation.program.clone().into()]);
-        let mut command = match may_isolate() {
-            true => {
-                let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
-                let mut command = isolation::command();
-                command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
-                command.env("TMPDIR", MEMORY);
-                command
-            }
-            false => {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]).env("TMPDIR", self.directory);
-                // Otherwise its segments would outlive an interrupted job.
-                command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
-                command
-            }
-        };
+        let mut command;
+        if may_isolate() {
+            let source = if self.namespaces.is_some() { PREPARE_SOURCE } else { "" };
+            command = isolation::command();
+            command.args(ISOLATED).arg(format!("{source}{PREPARE}")).arg(self.our_proc()).args(words);
+            command.env("TMPDIR", MEMORY);
+        } else {
+            command = Command::new(&words[0]);
+            command.args(&words[1..]).env("TMPDIR", self.directory);
+            // Otherwise its segments would outlive an interrupted job.
+            command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
+        }
         // Settings of the shell that would change what the link is.
         provider::names().for_each(|name| _ = command.env_remove(name));
         command.envs(self.variables());
@@ -178,63 +170,48 @@ impl Launch<'_> {
     }
 
     fn options(&self) -> Vec<String> {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let Choice { implementation, link, ranks, .. } = self.choice;
         let interface = self.interface();
-        let agent = self.installation.agent.display();
         let hosts = self.namespaces.map(|pair| (pair.source.address(), pair.target.address()));
-        let ranks = self.choice.ranks;
-        let mut options = match self.choice.implementation {
-            Implementation::OpenMpi => words(&format!("-n {ranks} --bind-to none")),
-            Implementation::Mpich => words(&format!("-n {ranks}")),
+        let link = match link {
+            Link::Shm => "--mca pml ob1 --mca btl self,vader".to_owned(),
+            Link::Bywire => provider::options().join(" "),
+            _ => format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"),
         };
         // There are two slots, as there are two cores. With more ranks Open MPI has them yield.
-        options.extend(
-            (self.choice.implementation == Implementation::OpenMpi && ranks > 2)
-                .then(|| "--oversubscribe".into()),
-        );
-        options.extend(match (self.choice.implementation, self.choice.link) {
-            (Implementation::OpenMpi, Link::Shm) => words("--mca pml ob1 --mca btl self,vader"),
-            (Implementation::OpenMpi, Link::Bywire) => {
-                provider::options().into_iter().map(str::to_owned).collect()
+        let yielding = if ranks > 2 { " --oversubscribe" } else { "" };
+        let words = match (implementation, hosts) {
+            (Implementation::OpenMpi, None) => {
+                format!("-n {ranks} --bind-to none{yielding} {link} --host localhost:2")
             }
-            (Implementation::OpenMpi, _) => {
-                words(&format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"))
-            }
-            (Implementation::Mpich, _) => Vec::new(),
-        });
-        options.extend(match (self.choice.implementation, hosts) {
-            (Implementation::OpenMpi, None) => words("--host localhost:2"),
-            (Implementation::OpenMpi, Some((source, target))) => [
-                words(&format!("--host {source}:1,{target}:1 --mca oob_tcp_if_include {interface}")),
-                vec!["--mca".to_owned(), "plm_rsh_agent".to_owned(), agent.to_string()],
-            ]
-            .concat(),
-            (Implementation::Mpich, None) => words("-hosts localhost"),
-            (Implementation::Mpich, Some((source, target))) => [
-                words(&format!(
-                    "-hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh"
-                )),
-                vec!["-launcher-exec".to_owned(), agent.to_string()],
-            ]
-            .concat(),
-        });
-        options
+            (Implementation::OpenMpi, Some((source, target))) => format!(
+                "-n {ranks} --bind-to none{yielding} {link} --host {source}:1,{target}:1 \
+                 --mca oob_tcp_if_include {interface} --mca plm_rsh_agent"
+            ),
+            (Implementation::Mpich, None) => format!("-n {ranks} -hosts localhost"),
+            (Implementation::Mpich, Some((source, target))) => format!(
+                "-n {ranks} -hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh -launcher-exec"
+            ),
+        };
+        let agent = hosts.map(|_| self.installation.agent.display().to_string());
+        words.split(' ').map(str::to_owned).chain(agent).collect()
     }
 
     fn variables(&self) -> Vec<(&'static str, String)> {
-        let mut variables = Vec::new();
-        variables.extend(self.provider.into_iter().flat_map(provider::variables));
+        let mut variables: Vec<_> = self.provider.into_iter().flat_map(provider::variables).collect();
         if self.choice.implementation == Implementation::OpenMpi {
             variables.extend(AS_ROOT.map(|(name, value)| (name, value.to_owned())));
         } else if ![Link::Shm, Link::Bywire].contains(&self.choice.link) {
             // The ranks use libfabric even if both are on one machine.
-            variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
-            variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
             let provider = self.choice.link.libfabric_provider();
-            variables.push(("FI_PROVIDER", provider.unwrap_or("tcp").to_owned()));
-            if provider.is_none() {
-                variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
-            }
+            let settings = [
+                ("MPIR_CVAR_NOLOCAL", "1"),
+                ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+                ("FI_PROVIDER", provider.unwrap_or("tcp")),
+            ];
+            let interface = provider.is_none().then(|| ("FI_TCP_IFACE", self.interface()));
+            let settings = settings.into_iter().chain(interface);
+            variables.extend(settings.map(|(name, value)| (name, value.to_owned())));
         }
         let network = self.namespaces.map(|pair| pair.target.path());
         // The path as the job sees it, which has another `/proc`.

@@ -111,11 +111,8 @@ pub struct Record {
     kept_round_trips: Histogram<u64>,
     warmup_blocks: usize,
     parts: Vec<Part>,
-    span: Option<[Moment; 2]>,
+    span: Option<[Snapshot; 2]>,
 }
-
-/// A moment in ns, and the CPU account then.
-pub type Moment = (u64, Snapshot);
 
 impl Record {
     /// The record of an end that has played no block of this plan yet.
@@ -126,8 +123,8 @@ impl Record {
     }
 
     /// Adds a block, and its round trips if it is kept.
-    pub fn add(&mut self, mut part: Part, before: Moment, after: Moment) -> Result<()> {
-        part.disturbed = disturbance::reasons(&before.1, &after.1);
+    pub fn add(&mut self, mut part: Part, before: Snapshot, after: Snapshot) -> Result<()> {
+        part.disturbed = disturbance::reasons(&before, &after);
         if self.parts.len() >= self.warmup_blocks {
             self.kept_round_trips.add(&self.round_trips)?;
             let began = self.span.take().map_or(before, |[began, _]| began);
@@ -143,9 +140,9 @@ impl Record {
     /// What `end` reports once it has played all blocks.
     pub fn outcome(mut self, end: End, details: Details) -> Outcome {
         let blocks = self.parts.split_off(self.warmup_blocks);
-        let span = self.span.map(|[began, ended]| (began.1.until(&ended.1), ended.0 - began.0));
-        let (cpu, span_ns) = span.unwrap_or_default();
-        let (round_trips, cpu_seconds) = (buckets(&self.kept_round_trips), span_ns as f64 * 1e-9);
+        let span = self.span.map(|[began, ended]| (began.until(&ended), began.lost_until(&ended).wall_seconds));
+        let (cpu, cpu_seconds) = span.unwrap_or_default();
+        let round_trips = buckets(&self.kept_round_trips);
         Outcome { end, blocks, warmup: self.parts, round_trips, cpu, cpu_seconds, details }
     }
 }
@@ -203,8 +200,7 @@ impl<'a, E: Endpoint> BlockLoop<'a, E> {
             let cpu_seconds = thread_seconds() - cpu_before;
             let carriers_cpu_seconds = own.carriers_seconds() - carriers_before;
             let part = Part { began_ns, cpu_seconds, carriers_cpu_seconds, ..part };
-            let after = Snapshot::take(core);
-            own.record.add(part, (own.started_ns, before), (clock.now_ns(), after))?;
+            own.record.add(part, before, Snapshot::take(core))?;
         }
         own.finish()?;
         let mut details = own.lanes.first().map_or_else(Details::default, Endpoint::details);
