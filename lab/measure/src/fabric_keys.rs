@@ -75,10 +75,7 @@ impl IssuedKeys {
 }
 
 /// Gives a key for the control port `tcp_port` to each member of the fabric that connects from now on, if it is the same
-/// user or root.
-///
-/// # Errors
-/// One line: no node runs here, its fabric is not encrypted, or another server gives keys already.
+/// user or root. Fails if no node runs here, if its fabric is not encrypted, or if another server gives keys already.
 pub fn issue(tcp_port: u16) -> Result<Arc<IssuedKeys>> {
     nodes()?;
     let options = PortOptions {
@@ -103,10 +100,8 @@ pub fn issue(tcp_port: u16) -> Result<Arc<IssuedKeys>> {
     Ok(keys)
 }
 
-/// Asks the server on a node for a key. Returns the address of its control port, and the key.
-///
-/// # Errors
-/// One line: no node runs here, there is no such node, or nobody gives keys there.
+/// Asks the server on a node for a key. Returns the address of its control port, and the key. Fails if no node runs here,
+/// if there is no such node, or if nobody gives keys there.
 pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
     find(&nodes()?, node)?;
     let address: Address = format!("{node}/{PORT}").parse().map_err(Misuse::of)?;
@@ -120,8 +115,7 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
         let left = until.saturating_duration_since(Instant::now());
         match port.wait(Some(left))?.with_context(|| format!("{node} has given no key in time"))? {
             Event::Message(message) => {
-                let grant = serde_json::from_slice(&message.payload);
-                break grant
+                break serde_json::from_slice(&message.payload)
                     .map_err(|_| anyhow!("{node} gives no valid key: install the same version there"))?;
             }
             Event::Disconnected { reason, .. } => bail!("{node} gives no key: {reason}"),
@@ -136,15 +130,13 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
 /// The nodes of this machine's fabric.
 fn nodes() -> Result<Vec<Node>> {
     let entries = client::status(None).context("--fabric needs the service of this machine's node")?;
-    let is_encrypted = entries.iter().any(|entry| match entry {
-        Entry::Service(service) => service.is_encrypted,
-        _ => false,
-    });
+    let is_encrypted =
+        entries.iter().any(|entry| matches!(entry, Entry::Service(service) if service.is_encrypted));
     ensure!(
         is_encrypted,
         Misuse(
             "this fabric does not encrypt, so everybody in the network could read the key: use --key FILE"
-                .to_owned()
+                .into()
         )
     );
     let nodes = entries.into_iter().filter_map(|entry| match entry {

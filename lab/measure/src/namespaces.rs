@@ -14,11 +14,13 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use bywire_command::exit_status::Misuse;
+
+use crate::options::bounded;
 
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
@@ -75,10 +77,8 @@ pub struct Namespace {
 }
 
 impl Namespaces {
-    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends.
-    ///
-    /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do.
+    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends. Fails with
+    /// one line: why this machine or this user cannot, and what to do.
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
         check_mtu(mtu_bytes)?;
         Self::joined(|source, target| {
@@ -88,20 +88,18 @@ impl Namespaces {
     }
 
     /// Makes both namespaces and calls `join` with the source and the target. `join` puts an interface with the
-    /// namespace's address into each, and returns when it is up.
-    ///
-    /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do; or the error of `join`.
+    /// namespace's address into each, and returns when it is up. Fails as [`Namespaces::veth_pair`], or with the error of
+    /// `join`.
     pub fn joined(join: impl FnOnce(Side, Side) -> Result<NamespaceLink>) -> Result<Self> {
-        let mut made = make(2)?.into_iter();
-        let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
-        let link = join(source.side(), target.side())?;
-        Ok(Self { link, source: source.namespace, target: target.namespace })
+        let (link, nodes) = joined(2, |sides| join(sides[0], sides[1]))?;
+        Self::of(link, nodes)
     }
 
     /// Two namespaces that are joined already.
-    pub(crate) fn of(link: NamespaceLink, source: Namespace, target: Namespace) -> Self {
-        Self { link, source, target }
+    pub(crate) fn of(link: NamespaceLink, nodes: Vec<Namespace>) -> Result<Self> {
+        let pair = <[Namespace; 2]>::try_from(nodes);
+        let [source, target] = pair.map_err(|_| anyhow!("a pair has two nodes"))?;
+        Ok(Self { link, source, target })
     }
 
     /// What joins them, as a cell names it.
@@ -109,7 +107,7 @@ impl Namespaces {
         self.link.name
     }
 
-    /// Do both ends soon drop fragments of incomplete datagrams? Where that cannot be set, this kernel's default
+    /// Returns whether both ends soon drop fragments of incomplete datagrams. If that cannot be set, this kernel's default
     /// applies.
     pub fn forgets_fragments(&self) -> bool {
         self.source.forgets_fragments && self.target.forgets_fragments
@@ -123,46 +121,43 @@ impl Namespaces {
 
 /// A namespace, and the process that keeps it alive until it is joined.
 pub(crate) struct Made {
-    namespace: Namespace,
+    pub(crate) namespace: Namespace,
     holder: Holder,
+}
+
+impl Made {
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side { namespace: &self.namespace, process: self.holder.child.id() }
+    }
 }
 
 /// Joins two namespaces by a veth pair whose devices have these addresses.
 pub(crate) fn lay_cable(sides: [Side; 2], mtu_bytes: u32, address: fn(&Namespace) -> Ipv4Addr) -> Result<()> {
-    let [source, target] = sides;
-    let set_up = || -> Result<()> {
-        source.namespace.configure(&format!(
-            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
-            target.process
-        ))?;
-        for namespace in [source.namespace, target.namespace] {
-            let address = address(namespace);
-            namespace.configure(&format!(
-                "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
-            ))?;
-        }
-        Ok(())
-    };
-    set_up().context("cannot set up a veth pair (does this kernel have veth?)")
+    let [source, target] = sides.map(|side| side.namespace);
+    let laid = source
+        .add_veth(mtu_bytes, INTERFACE, sides[1].process)
+        .and_then(|()| source.bring_up(address(source)))
+        .and_then(|()| target.bring_up(address(target)));
+    laid.context("cannot set up a veth pair (does this kernel have veth?)")
 }
 
-/// Does a veth device accept this MTU?
-pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
-    if MTU_BYTES.contains(&mtu_bytes) {
-        return Ok(());
-    }
-    let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
-    Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
+/// Checks that a veth device accepts this MTU.
+pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<u32, Misuse> {
+    bounded("mtu", mtu_bytes, MTU_BYTES, " bytes")
 }
 
-/// This many namespaces of one owner. Their loopback is up, and their addresses count from 1.
-pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
+/// Makes this many namespaces of one owner, whose addresses count from 1, and calls `join`. Their loopback is up.
+pub(crate) fn joined(
+    count: usize,
+    join: impl FnOnce(&[Side]) -> Result<NamespaceLink>,
+) -> Result<(NamespaceLink, Vec<Namespace>)> {
     let mut made: Vec<Made> = Vec::new();
     for host in 1..=count {
-        let next = make_one(host, made.first().map(Made::namespace))?;
+        let next = make_one(host, made.first().map(|first| &first.namespace))?;
         made.push(next);
     }
-    Ok(made)
+    let link = join(&made.iter().map(Made::side).collect::<Vec<_>>())?;
+    Ok((link, made.into_iter().map(|made| made.namespace).collect()))
 }
 
 /// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
@@ -175,24 +170,6 @@ pub(crate) fn make_one(host: usize, beside: Option<&Namespace>) -> Result<Made> 
     namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
     namespace.forgets_fragments = namespace.forget_fragments_soon()?;
     Ok(Made { namespace, holder })
-}
-
-impl Made {
-    pub(crate) fn namespace(&self) -> &Namespace {
-        &self.namespace
-    }
-
-    pub(crate) fn process(&self) -> u32 {
-        self.holder.child.id()
-    }
-
-    pub(crate) fn side(&self) -> Side<'_> {
-        Side { namespace: &self.namespace, process: self.process() }
-    }
-
-    pub(crate) fn into_namespace(self) -> Namespace {
-        self.namespace
-    }
 }
 
 impl Namespace {
@@ -208,9 +185,6 @@ impl Namespace {
     }
 
     /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.
-    ///
-    /// # Errors
-    /// No free descriptor.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
         let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
         let network = self.network.try_clone()?;
@@ -245,12 +219,24 @@ impl Namespace {
         Ok(shell.status().context("cannot run `sh`")?.success())
     }
 
-    /// Runs a batch of `ip` commands inside, one a line.
-    ///
-    /// # Errors
-    /// There is no `ip` here, or the first line of its error message.
+    /// Runs a batch of `ip` commands inside, one a line. Fails if there is no `ip` here, or with the first line of its error
+    /// message.
     pub fn configure(&self, batch: &str) -> Result<()> {
         self.run("ip", "-batch", batch, "iproute2")
+    }
+
+    /// Adds a veth device whose peer is in the namespace of another process.
+    pub(crate) fn add_veth(&self, mtu_bytes: u32, peer: &str, process: u32) -> Result<()> {
+        self.configure(&format!(
+            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {peer} mtu {mtu_bytes} netns {process}\n"
+        ))
+    }
+
+    /// Gives its veth device an address.
+    pub(crate) fn bring_up(&self, address: Ipv4Addr) -> Result<()> {
+        self.configure(&format!(
+            "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+        ))
     }
 
     /// Makes `interface` send at most this much, with a queue of 2 ms before it.
@@ -264,10 +250,8 @@ impl Namespace {
             .context("cannot limit a rate (does this kernel have sch_tbf?)")
     }
 
-    /// Makes `interface` lose this many of a million received packets from now on, at random.
-    ///
-    /// # Errors
-    /// There is no `nft` here, or the first line of its error message.
+    /// Makes `interface` lose this many of a million received packets from now on, at random. Fails if there is no `nft` here,
+    /// or with the first line of its error message.
     pub fn lose(&self, interface: &str, lost_ppm: u32) -> Result<()> {
         // Earlier settings are removed first. A table that does not exist cannot be deleted.
         let mut rules = "add table inet laboratory\ndelete table inet laboratory\n".to_owned();
@@ -305,16 +289,13 @@ struct Holder {
 impl Holder {
     /// In a new network namespace. Its user namespace is that of `owner`, or else ours, or else a new one.
     fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
-        let directly = Self::spawn(owner, UnshareFlags::NEWNET);
-        let error = match directly {
+        match Self::spawn(owner, UnshareFlags::NEWNET) {
             Ok(child) => return Ok(Self { child, in_new_user: false }),
-            Err(error) => error,
-        };
-        if error.kind() != io::ErrorKind::PermissionDenied || owner.is_some() {
-            bail!("cannot make a network namespace: {error}");
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && owner.is_none() => {}
+            Err(error) => bail!("cannot make a network namespace: {error}"),
         }
         let child = Self::spawn(None, UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
-            anyhow::anyhow!(
+            anyhow!(
                 "cannot make a network namespace: this needs root, or unprivileged user namespaces \
                  (`sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns \
                  user.max_user_namespaces` tells why they are off): {error}"
@@ -417,10 +398,8 @@ mod tests {
         let Some(pair) = pair(9000) else { return };
         for end in [&pair.source, &pair.target] {
             let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
-            assert!(
-                said.contains(&format!("inet {}/24", end.address())) && said.contains("mtu 9000"),
-                "{said}"
-            );
+            let address = format!("inet {}/24", end.address());
+            assert!(said.contains(&address) && said.contains("mtu 9000"), "{said}");
         }
     }
 
@@ -495,7 +474,7 @@ mod tests {
         let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
         assert!(
-            said.contains("no such fabric") || said.contains("cannot make a network namespace"),
+            ["no such fabric", "cannot make a network namespace"].iter().any(|why| said.contains(why)),
             "{said}"
         );
     }

@@ -144,8 +144,7 @@ impl BlockLoop<'_> {
     /// Runs all blocks of the rank whose thread is the directory `thread` of this process's `/proc`.
     fn run(&self, rank: &mut Rank, thread: &str) -> Result<Outcome> {
         let mut record = Record::new(self.plan);
-        let snapshot =
-            |cpu_ns: u64| Snapshot::of_thread_that_ran(thread, self.core, cpu_ns as f64 * 1e-9);
+        let snapshot = |cpu_ns: u64| Snapshot::of_thread_that_ran(thread, self.core, cpu_ns as f64 * 1e-9);
         let halves = if self.plan.test.kind().is_collective { 1.0 } else { 2.0 };
         for _ in 0..self.plan.warmup_blocks + self.plan.blocks {
             let [cpu_ns] = numbers(&rank.line("ready")?)?;

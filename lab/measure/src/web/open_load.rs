@@ -11,7 +11,7 @@ use crate::workload::block_loop::{buckets, histogram};
 pub use bywire_results::web::LOADS;
 
 /// One open loop of one pair.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OpenLoad {
     /// The share of the pair's own peak.
     pub share: f64,

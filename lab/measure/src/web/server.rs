@@ -36,16 +36,15 @@ pub struct Running {
     child: Child,
     is_isolated: bool,
     group: Option<Pid>,
-    address: String,
-    version: String,
+    /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
+    pub address: String,
+    /// The name and version that it prints.
+    pub version: String,
 }
 
 impl Running {
     /// Starts the server that `plan` asks for, with the documents in `directory/site`. Waits until it listens or until
-    /// `is_wanted` fails.
-    ///
-    /// # Errors
-    /// It is not installed, or its error message.
+    /// `is_wanted` fails. Fails if the server is not installed, or with its error message.
     pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
         let program = Program::find(plan.server)?;
         for _ in 1..TRIES {
@@ -55,16 +54,6 @@ impl Running {
             }
         }
         program.start(plan, directory, is_wanted)
-    }
-
-    /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The name and version that it prints.
-    pub fn version(&self) -> &str {
-        &self.version
     }
 
     /// Its processes.
@@ -138,24 +127,19 @@ impl Program {
     }
 
     fn start(&self, plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Running> {
-        let (listen, address) = match plan.link {
-            Link::Unix => {
-                let path = directory.join("socket");
-                let _left_by_a_try_before = fs::remove_file(&path);
-                let address = format!("unix:{}", path.display());
-                (address.clone(), address)
-            }
-            _ => {
-                let free = TcpListener::bind(SocketAddr::new(plan.bind, 0))
-                    .and_then(|listener| listener.local_addr())
-                    .with_context(|| format!("cannot listen on {}", plan.bind))?;
-                (free.to_string(), free.to_string())
-            }
+        let address = if plan.link == Link::Unix {
+            let path = directory.join("socket");
+            let _left_by_a_try_before = fs::remove_file(&path);
+            format!("unix:{}", path.display())
+        } else {
+            let free = TcpListener::bind(SocketAddr::new(plan.bind, 0));
+            let free = free.and_then(|listener| listener.local_addr());
+            free.with_context(|| format!("cannot listen on {}", plan.bind))?.to_string()
         };
         let configuration = directory.join("configuration");
         let text = match self.server {
-            Server::Nginx => nginx(&listen, directory),
-            Server::Apache => self.apache(&listen, directory, plan.connections),
+            Server::Nginx => nginx(&address, directory),
+            Server::Apache => apache(&address, directory, plan.connections),
         };
         fs::write(&configuration, text).context("cannot write the server's configuration")?;
         let said = directory.join("said");
@@ -178,42 +162,39 @@ impl Program {
         end_with_this_thread(&mut command);
         let child = command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
         let group = Pid::from_raw(child.id() as i32);
-        let version = self.version.clone();
-        let mut running = Running { child, is_isolated, group, address, version };
+        let mut running = Running { child, is_isolated, group, address, version: self.version.clone() };
         running
             .await_listening(&[said, directory.join("errors")], is_wanted)
             .with_context(|| format!("{} cannot be started", self.server.title()))?;
         Ok(running)
     }
+}
 
-    /// Debian's configuration, but with one process whose threads suffice for all connections.
-    fn apache(&self, listen: &str, directory: &Path, connections: u32) -> String {
-        let directory = directory.display();
-        let threads = connections.max(THREADS_MIN);
-        let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
-        let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
-        let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
-            format!(
-                "<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n"
-            )
-        });
-        let user =
-            unprivileged().map_or_else(String::new, |(user, group)| format!("User {user}\nGroup {group}\n"));
-        format!(
-            "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
-             Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\
-             DocumentRoot \"{directory}/site\"\n<Directory \"{directory}/site\">\nRequire all granted\n\
-             AllowOverride None\n</Directory>\nKeepAlive On\nKeepAliveTimeout 3600\nMaxKeepAliveRequests 0\n\
-             EnableSendfile On\nStartServers 1\nServerLimit 1\nThreadLimit {threads}\nThreadsPerChild {threads}\n\
-             MaxRequestWorkers {threads}\nMinSpareThreads 1\nMaxSpareThreads {threads}\nMaxConnectionsPerChild 0\n",
-            load.concat()
-        )
-    }
+/// Debian's configuration, but with one process whose threads suffice for all connections.
+fn apache(listen: &str, directory: &Path, connections: u32) -> String {
+    let directory = directory.display();
+    let threads = connections.max(THREADS_MIN);
+    let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
+    let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
+    let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
+        format!("<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n")
+    });
+    let user =
+        unprivileged().map(|(user, group)| format!("User {user}\nGroup {group}\n")).unwrap_or_default();
+    format!(
+        "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
+         Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\
+         DocumentRoot \"{directory}/site\"\n<Directory \"{directory}/site\">\nRequire all granted\n\
+         AllowOverride None\n</Directory>\nKeepAlive On\nKeepAliveTimeout 3600\nMaxKeepAliveRequests 0\n\
+         EnableSendfile On\nStartServers 1\nServerLimit 1\nThreadLimit {threads}\nThreadsPerChild {threads}\n\
+         MaxRequestWorkers {threads}\nMinSpareThreads 1\nMaxSpareThreads {threads}\nMaxConnectionsPerChild 0\n",
+        load.concat()
+    )
 }
 
 /// Debian's configuration, but with one process, without an access log, and with connections that stay open.
 fn nginx(listen: &str, directory: &Path) -> String {
-    let user = unprivileged().map_or_else(String::new, |(user, group)| format!("user {user} {group};\n"));
+    let user = unprivileged().map(|(user, group)| format!("user {user} {group};\n")).unwrap_or_default();
     let directory = directory.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path \"{directory}/{kind}\";\n"));
@@ -226,8 +207,8 @@ fn nginx(listen: &str, directory: &Path) -> String {
     )
 }
 
-/// May a server have a PID namespace of its own? As root its workers change to another user. They would survive if the
-/// guard and its parent were killed together, as they get no signal then.
+/// Returns whether a server may have a PID namespace of its own. As root its workers change to another user. They would
+/// survive if the guard and its parent were killed together, as they get no signal then.
 fn may_isolate() -> bool {
     isolation::succeeds(isolation::command().arg("true"))
 }

@@ -140,7 +140,8 @@ impl Record {
     /// What `end` reports once it has played all blocks.
     pub fn outcome(mut self, end: End, details: Details) -> Outcome {
         let blocks = self.parts.split_off(self.warmup_blocks);
-        let span = self.span.map(|[began, ended]| (began.until(&ended), began.lost_until(&ended).wall_seconds));
+        let span =
+            self.span.map(|[began, ended]| (began.until(&ended), began.lost_until(&ended).wall_seconds));
         let (cpu, cpu_seconds) = span.unwrap_or_default();
         let round_trips = buckets(&self.kept_round_trips);
         Outcome { end, blocks, warmup: self.parts, round_trips, cpu, cpu_seconds, details }

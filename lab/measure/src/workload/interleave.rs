@@ -63,8 +63,7 @@ impl Workload for Interleave {
         lanes[0].send(long, Mark::DATA)?;
         lanes[0].send(long, Mark::new(Kind::End, tag))?;
         tally.part.sent_bytes += 2 * long as u64;
-        let reading =
-            (tally.part.operations > 0).then(|| round_trips.value_at_quantile(0.5) as f64 / 2.0);
+        let reading = (tally.part.operations > 0).then(|| round_trips.value_at_quantile(0.5) as f64 / 2.0);
         let sent = clock.now_ns();
         ask(&mut lanes[1], short, Kind::End, Kind::Ended, tag)?;
         // As for a stream: the time includes the delivery where messages cannot be lost.

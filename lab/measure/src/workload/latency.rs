@@ -2,9 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::block_loop::{
-    BlockLoop, Blocks, Results, Tally, Workload, answer_again, ask, unexpected, whole,
-};
+use super::block_loop::{BlockLoop, Blocks, Results, Tally, Workload, answer_again, ask, unexpected, whole};
 use crate::block_progress::BlockProgress;
 use crate::endpoint::{Endpoint, Kind, Mark, Received, TIMEOUT, receive_in_time};
 use crate::plan::{Part, Plan};

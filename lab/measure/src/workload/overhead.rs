@@ -131,11 +131,7 @@ fn receive_burst<E: Endpoint>(
             *asked = block_loop.control().0.try_receive()?.map(|received| received.mark);
         }
         if remaining > 0 && asked.is_none() {
-            ensure!(
-                waiting.elapsed() <= TIMEOUT,
-                "a burst has not arrived for {} s",
-                TIMEOUT.as_secs()
-            );
+            ensure!(waiting.elapsed() <= TIMEOUT, "a burst has not arrived for {} s", TIMEOUT.as_secs());
             block_loop.lanes[0].wait(Interest::Receive, Duration::from_millis(1))?;
         }
     }
