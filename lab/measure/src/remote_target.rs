@@ -3,14 +3,12 @@
 //! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
 //! key if the server asks for one), then the job, then the target's reports. The measured messages have sockets of their own.
 
-mod strangers;
-
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -27,7 +25,6 @@ use crate::process::{Event, Setting, Worker, listen};
 use crate::scratch_directory::nonce;
 use crate::transport::tcp;
 use crate::workload::overhead::BURST_BYTES_MAX;
-use strangers::{Place, Strangers};
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;
@@ -56,6 +53,9 @@ const BLOCKS_MAX: u32 = 50_000;
 /// The longest message without a key. Each target keeps a few whole messages in memory, and up to [`CLIENTS_MAX`]
 /// targets run.
 const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
+
+/// The places of clients that have proved nothing yet.
+const STRANGERS_MAX: usize = 64;
 
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
@@ -107,10 +107,7 @@ impl Admission {
 }
 
 impl Host {
-    /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node.
-    ///
-    /// # Errors
-    /// A name that does not resolve.
+    /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node. Fails if a name does not resolve.
     pub fn resolve(name: &str, credential: Option<Credential>) -> Result<Self> {
         let key = match credential {
             Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), reach: HostReach::Node }),
@@ -119,19 +116,15 @@ impl Host {
         };
         // An IPv6 address has colons of its own, and its port follows brackets.
         let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
-        if let Some((_, port)) = port {
-            let known = port.parse::<u16>().is_ok_and(|port| port > 0);
-            ensure!(
-                known,
-                Misuse(format!(
-                    "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
-                ))
-            );
-        }
-        let with_port = port.is_some();
-        let resolved =
-            if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
-        let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        let resolved = match port {
+            Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port > 0) => bail!(Misuse(format!(
+                "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
+            ))),
+            Some(_) => name.to_socket_addrs(),
+            None => (name, DEFAULT_PORT).to_socket_addrs(),
+        };
+        let address = resolved.ok().and_then(|mut addresses| addresses.next());
+        let address = address.ok_or_else(|| {
             Misuse(format!(
                 "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
             ))
@@ -158,9 +151,7 @@ impl RemoteTarget {
         line.greet(key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
         line.say(job)?;
         line.forever()?;
-        std::thread::spawn(move || {
-            listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender);
-        });
+        std::thread::spawn(move || listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender));
         Ok(Self { stream })
     }
 }
@@ -238,9 +229,7 @@ impl Line {
     }
 
     fn say(&mut self, what: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_string(what)?;
-        line.push('\n');
-        let written = self.stream.write_all(line.as_bytes());
+        let written = self.stream.write_all((serde_json::to_string(what)? + "\n").as_bytes());
         written.map_err(|error| anyhow!("the connection was lost: {error}"))
     }
 
@@ -260,19 +249,15 @@ impl Line {
             key.is_some() || !challenge.key_required,
             "it requires a key: give it by --key FILE, or by --fabric if it serves a fabric"
         );
-        let nonce = nonce();
-        let proof = key.map(|key| proof(key, "client", &challenge.nonce, &nonce));
-        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonce.clone(), proof })?;
+        let nonces = [challenge.nonce, nonce()];
+        let proof = key.map(|key| proof(key, "client", &nonces));
+        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonces[1].clone(), proof })?;
         let verdict: Verdict = self.hear()?;
         if let Some(reason) = verdict.refused {
             bail!(reason);
         }
-        let proven = |key| {
-            verdict
-                .proof
-                .as_deref()
-                .is_some_and(|claim| is_proof(claim, key, "server", &challenge.nonce, &nonce))
-        };
+        let claim = verdict.proof.unwrap_or_default();
+        let proven = |key: &[u8]| is_proof(&claim, key, "server", &nonces);
         ensure!(
             key.is_none_or(proven),
             "it does not have the key that was given: use the same file by --key at both ends, or --fabric"
@@ -290,8 +275,9 @@ impl Line {
             key_required: admission.needs_key(),
         })?;
         let hello: Hello = self.hear()?;
+        let nonces = [server_nonce, hello.nonce];
         let claim = hello.proof.as_deref().unwrap_or_default();
-        let key = admission.proved(|key| is_proof(claim, key, "client", &server_nonce, &hello.nonce));
+        let key = admission.proved(|key| is_proof(claim, key, "client", &nonces));
         // Checked before anything that an unauthenticated client says is repeated.
         let verdict = if admission.needs_key() && key.is_none() {
             let what = if hello.proof.is_none() { "a key is required" } else { "the key is wrong" };
@@ -301,16 +287,13 @@ impl Line {
             })
         } else {
             same_version(hello.protocol, &hello.version).and_then(|()| {
-                Permit::take(clients, CLIENTS_MAX)
+                Permit::take(clients)
                     .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
             })
         };
-        self.say(&Verdict {
-            refused: verdict.as_ref().err().map(|error| error.to_string()),
-            proof: key
-                .map(|key| proof(&key, "server", &server_nonce, &hello.nonce))
-                .filter(|_| verdict.is_ok()),
-        })?;
+        let refused = verdict.as_ref().err().map(|error| error.to_string());
+        let proof = key.filter(|_| verdict.is_ok()).map(|key| proof(&key, "server", &nonces));
+        self.say(&Verdict { refused, proof })?;
         verdict
     }
 }
@@ -334,7 +317,8 @@ fn quoted(word: &str) -> String {
     word.escape_debug().take(WORD_LENGTH_MAX).collect()
 }
 
-fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac<Sha256> {
+/// A code of the nonces of server and client, which only those with the key can make.
+fn keyed(key: &[u8], role: &str, [server_nonce, client_nonce]: &[String; 2]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     for part in ["bywire serve", role, server_nonce, client_nonce] {
         mac.update(&(part.len() as u64).to_le_bytes());
@@ -343,24 +327,23 @@ fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac
     mac
 }
 
-fn proof(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> String {
-    let code = keyed(key, role, server_nonce, client_nonce).finalize();
+fn proof(key: &[u8], role: &str, nonces: &[String; 2]) -> String {
+    let code = keyed(key, role, nonces).finalize();
     code.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> bool {
-    let bytes: Option<Vec<u8>> = (0..claim.len() / 2)
-        .map(|place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok())
-        .collect();
-    bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
+fn is_proof(claim: &str, key: &[u8], role: &str, nonces: &[String; 2]) -> bool {
+    let byte = |place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..claim.len() / 2).map(byte).collect();
+    bytes.is_some_and(|bytes| keyed(key, role, nonces).verify_slice(&bytes).is_ok())
 }
 
 /// One of a bounded number of permits, until it is dropped.
 struct Permit(Arc<AtomicUsize>);
 
 impl Permit {
-    fn take(taken: &Arc<AtomicUsize>, permits_max: usize) -> Option<Self> {
-        let one_more = |taken| (taken < permits_max).then_some(taken + 1);
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
+        let one_more = |taken| (taken < CLIENTS_MAX).then_some(taken + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Arc::clone(taken)))
     }
@@ -369,6 +352,45 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Clients that have proved nothing yet, in the order in which they came. There is a bounded number of places for them. When
+/// all are taken, one more client takes the place of another one. So clients that say nothing keep nobody out.
+#[derive(Default)]
+struct Strangers(Mutex<Vec<Stranger>>);
+
+/// The address and the connection of a client.
+type Stranger = Arc<(IpAddr, TcpStream)>;
+
+/// The place of a client, until it is dropped.
+struct Place {
+    strangers: Arc<Strangers>,
+    stranger: Stranger,
+}
+
+impl Strangers {
+    /// Gives a client a place. The connection that loses its place for it ends: the oldest one of the address that has most.
+    fn admit(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Place> {
+        let stranger = Arc::new((stream.peer_addr()?.ip(), stream.try_clone()?));
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= STRANGERS_MAX {
+            let of = |ip| all.iter().filter(|other| other.0 == ip).count();
+            let most = all.iter().map(|other| of(other.0)).max();
+            let victim = all.iter().position(|other| Some(of(other.0)) == most);
+            if let Some(victim) = victim {
+                let _gone = all.remove(victim).1.shutdown(Shutdown::Both);
+            }
+        }
+        all.push(Arc::clone(&stranger));
+        Ok(Place { strangers: Arc::clone(self), stranger })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| !Arc::ptr_eq(other, &self.stranger));
     }
 }
 
@@ -386,10 +408,9 @@ pub fn serve(listener: &TcpListener, admission: Admission, log: fn(&str)) -> Res
         let (admission, clients) = (Arc::clone(&admission), Arc::clone(&clients));
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
-            if let Err(error) = serve_one(stream, &admission, stranger, &clients, |what| {
-                log(&format!("{peer}: {what}"));
-            }) {
-                log(&format!("{peer}: {error:#}"));
+            let log = |what: &str| log(&format!("{peer}: {what}"));
+            if let Err(error) = serve_one(stream, &admission, stranger, &clients, log) {
+                log(&format!("{error:#}"));
             }
         });
     }
@@ -408,13 +429,11 @@ fn serve_one(
     let _client = line.admit(admission, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, ends, admission.needs_key()) {
-        Ok(plan) => plan,
-        Err(error) => {
-            line.say(&WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") })?;
-            return Err(error);
-        }
-    };
+    let plan = bounded(job, ends, admission.needs_key());
+    if let Err(error) = &plan {
+        line.say(&WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") })?;
+    }
+    let plan = plan?;
     log(&format!("{} {} {} bytes", plan.level, plan.test, plan.size_bytes));
     line.forever()?;
     relay(plan, line)
@@ -423,9 +442,7 @@ fn serve_one(
 /// Checks a job of the client at the second address, and returns the plan for the target at the first. The bounds are
 /// narrower for servers without a key.
 fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan> {
-    let Job::Messages(mut plan) = job else {
-        bail!("level memory measures one machine: run it there");
-    };
+    let Job::Messages(mut plan) = job else { bail!("level memory measures one machine: run it there") };
     ensure!(
         plan.level.carrier().is_ip || plan.request.joins_nodes(),
         "level {} does not cross machines: choose tcp, udp, or msg with --link udp",
@@ -469,15 +486,14 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
 
 /// Runs a target for the client and forwards its messages. The target ends with the client.
 fn relay(plan: Plan, line: Line) -> Result<()> {
-    let assignment =
-        Assignment { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
+    let role = Role::Target { core: Some(pin::two_cores().1) };
+    let assignment = Assignment { job: Job::Messages(plan), role };
     let (target, mut output) = Worker::start(&assignment, Setting::default())?;
     let mut stream = line.stream.try_clone()?;
     let mut input = line.reader;
     std::thread::spawn(move || {
         // The client sends nothing more. The end of its side ends the target.
-        let mut byte = [0];
-        let _gone = input.read(&mut byte);
+        let _gone = input.read(&mut [0]);
         drop(target);
     });
     let copied = io::copy(&mut output, &mut stream).context("the client is gone");
