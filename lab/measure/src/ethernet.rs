@@ -24,23 +24,17 @@ pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
 /// The command of the processes that carry frames, for people.
 const CARRIER: &str = "bywire eth up";
-
 /// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
-
 /// The bytes of a packet of the wire that are not part of the frame's packet: headers, and an acknowledgement beside it.
 /// `bywire eth up --fabric` leaves as many on a wire of 1500 bytes.
 const PACKET_OVERHEAD_BYTES: u32 = 150;
-
 /// The least MTU of a wire between nodes, whose packets are not cut any finer.
 const WIRE_MTU_BYTES_MIN: u32 = 1280;
-
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
 /// The largest share of packets that may be lost, in percent.
 const LOSS_PERCENT_MAX: f64 = 50.0;
-
 /// The rates that the switch in a veth link keeps, in Mb/s.
 const RATE_MBITS: std::ops::RangeInclusive<u32> = 1..=40_000;
 

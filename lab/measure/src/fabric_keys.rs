@@ -19,21 +19,15 @@ use bywire_command::exit_status::Misuse;
 
 /// The name of the server's port.
 const PORT: &str = "bywire-serve";
-
 /// How long a key can be used.
 const VALID: Duration = Duration::from_secs(10);
-
 /// The most keys that have not been used. The oldest are forgotten first.
 const KEYS_MAX: usize = 64;
-
 /// The most clients that are being given a key.
 const PEERS_MAX: u32 = 64;
-
 const KEY_BYTES: usize = 32;
-
 /// The longest message between both ports.
 const MESSAGE_BYTES_MAX: u64 = 256;
-
 /// How long a client waits for its key.
 const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -24,7 +24,6 @@ use crate::clock::Clock;
 
 /// The largest buffer, so that a typing error does not take all memory of the machine.
 pub const SIZE_BYTES_MAX: u64 = 1 << 30;
-
 /// The most cache lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
 pub const LINES_MAX: u32 = 1 << 20;
 
@@ -357,7 +356,6 @@ const PASSED_BY_TARGET: usize = 1;
 const TO_TARGET: usize = 2;
 const TO_SOURCE: usize = 3;
 const FIRST_WALKED: usize = 4;
-
 /// The word that ends a target. It takes the place of a sequence number.
 const STOPPED: u32 = u32::MAX;
 
@@ -417,7 +415,6 @@ struct Buffers {
 }
 
 const PAGE_BYTES: usize = 4096;
-
 /// The bytes that a batch passes over, at least, between two readings of the clock.
 const BATCH_BYTES_MIN: usize = 64 << 10;
 

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -24,13 +25,10 @@ use crate::options::bounded;
 
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
-
 /// The name of the veth device in each namespace.
 pub const INTERFACE: &str = "veth0";
-
 /// The length of the longest superframe.
 const SUPERFRAME_BYTES: u32 = 64 << 10;
-
 /// The prefix length of the network that both addresses are in.
 pub const PREFIX_LENGTH: u32 = 24;
 
@@ -68,11 +66,11 @@ pub struct Side<'a> {
 /// One network namespace, alive while this value or a process inside lives.
 #[derive(Debug)]
 pub struct Namespace {
-    user: Option<OwnedFd>,
+    user: Option<Arc<OwnedFd>>,
     network: OwnedFd,
     address: Ipv4Addr,
-    /// Are fragments of incomplete datagrams kept for one second only, in up to 64 MiB? Otherwise this kernel's default
-    /// applies (30 s, 4 MiB).
+    /// Whether fragments of incomplete datagrams are kept for one second only, in up to 64 MiB. Otherwise this kernel's
+    /// default applies (30 s, 4 MiB).
     forgets_fragments: bool,
 }
 
@@ -162,11 +160,10 @@ pub(crate) fn joined(
 
 /// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
 pub(crate) fn make_one(host: usize, beside: Option<&Namespace>) -> Result<Made> {
-    let holder = Holder::with_new_network(beside)?;
-    let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
-    if let Some(beside) = beside {
-        namespace.user = beside.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-    }
+    let holder = Holder::with_new_network(beside.and_then(|beside| beside.user.clone()))?;
+    let (user, network) = (holder.user.clone(), holder.open("net")?);
+    let address = Ipv4Addr::new(10, 77, 0, host as u8);
+    let mut namespace = Namespace { user, network, address, forgets_fragments: false };
     namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
     namespace.forgets_fragments = namespace.forget_fragments_soon()?;
     Ok(Made { namespace, holder })
@@ -186,18 +183,15 @@ impl Namespace {
 
     /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
-        let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let network = self.network.try_clone()?;
+        let (user, network) = (self.user.clone(), self.network.try_clone()?);
         before_exec(command, move || {
-            if let Some(user) = &user {
-                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
-            }
+            enter_user(user.as_deref())?;
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
         });
         Ok(())
     }
 
-    /// True when the namespace belongs to an unprivileged user namespace.
+    /// Returns whether the namespace belongs to an unprivileged user namespace.
     pub fn is_unprivileged(&self) -> bool {
         self.user.is_some()
     }
@@ -208,8 +202,8 @@ impl Namespace {
     }
 
     /// By default the kernel keeps the fragments of an incomplete datagram for 30 s. Once they fill 4 MiB, no datagram
-    /// beyond the MTU arrives any more, so a measurement would end at an early loss. `false`: changing this is not
-    /// allowed here, and the default applies.
+    /// beyond the MTU arrives any more, so a measurement would end at an early loss. Returns whether it was allowed to
+    /// change that here.
     fn forget_fragments_soon(&self) -> Result<bool> {
         const SET: &str =
             "cd /proc/sys/net/ipv4 && echo 1 > ipfrag_time && echo 67108864 > ipfrag_high_thresh";
@@ -246,8 +240,8 @@ impl Namespace {
         let discipline = format!(
             "qdisc add dev {interface} root tbf rate {rate_mbits}mbit burst {SUPERFRAME_BYTES} limit {queue_bytes}\n"
         );
-        self.run("tc", "-batch", &discipline, "iproute2")
-            .context("cannot limit a rate (does this kernel have sch_tbf?)")
+        let limited = self.run("tc", "-batch", &discipline, "iproute2");
+        limited.context("cannot limit a rate (does this kernel have sch_tbf?)")
     }
 
     /// Makes `interface` lose this many of a million received packets from now on, at random. Fails if there is no `nft` here,
@@ -262,8 +256,8 @@ impl Namespace {
                  add rule inet laboratory lossy iifname {interface} numgen random mod 1000000 <= {last} drop\n"
             );
         }
-        self.run("nft", "-f", &rules, "nftables")
-            .context("cannot drop packets at random (does this kernel have nft_numgen?)")
+        let dropped = self.run("nft", "-f", &rules, "nftables");
+        dropped.context("cannot drop packets at random (does this kernel have nft_numgen?)")
     }
 
     /// Runs a program inside that reads its commands from its standard input after `option`.
@@ -283,15 +277,16 @@ impl Namespace {
 /// A child that stays in fresh namespaces until this process has opened them.
 struct Holder {
     child: Child,
-    in_new_user: bool,
+    /// The user namespace that owns them, unless it is ours.
+    user: Option<Arc<OwnedFd>>,
 }
 
 impl Holder {
-    /// In a new network namespace. Its user namespace is that of `owner`, or else ours, or else a new one.
-    fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
-        match Self::spawn(owner, UnshareFlags::NEWNET) {
-            Ok(child) => return Ok(Self { child, in_new_user: false }),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && owner.is_none() => {}
+    /// In a new network namespace. It is owned by `user`, or else by our user namespace, or else by a new one.
+    fn with_new_network(user: Option<Arc<OwnedFd>>) -> Result<Self> {
+        match Self::spawn(user.clone(), UnshareFlags::NEWNET) {
+            Ok(child) => return Ok(Self { child, user }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && user.is_none() => {}
             Err(error) => bail!("cannot make a network namespace: {error}"),
         }
         let child = Self::spawn(None, UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
@@ -301,22 +296,20 @@ impl Holder {
                  user.max_user_namespaces` tells why they are off): {error}"
             )
         })?;
-        let holder = Self { child, in_new_user: true };
+        let mut holder = Self { child, user: None };
         holder.map_to_root().context(
             "cannot become root in a user namespace: run as root, or allow unprivileged user namespaces",
         )?;
+        holder.user = Some(Arc::new(holder.open("user")?));
         Ok(holder)
     }
 
-    fn spawn(owner: Option<&Namespace>, flags: UnshareFlags) -> io::Result<Child> {
-        let user = owner.and_then(|owner| owner.user.as_ref()).map(OwnedFd::try_clone).transpose()?;
+    fn spawn(user: Option<Arc<OwnedFd>>, flags: UnshareFlags) -> io::Result<Child> {
         let mut command = Command::new("cat");
         // The pipe to its standard input ends with this process, and `cat` with the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         before_exec(&mut command, move || {
-            if let Some(user) = &user {
-                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
-            }
+            enter_user(user.as_deref())?;
             // SAFETY: the child shares no descriptor table with any process, and FILES is not among the flags.
             unsafe { unshare_unsafe(flags) }
         });
@@ -331,10 +324,9 @@ impl Holder {
         fs::write(format!("{process}/gid_map"), format!("0 {} 1", rustix::process::getegid().as_raw()))
     }
 
-    fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
-        let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
-        let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
-        Ok(Namespace { user, network: open("net")?.into(), address, forgets_fragments: false })
+    /// Its namespace of this kind.
+    fn open(&self, kind: &str) -> io::Result<OwnedFd> {
+        Ok(File::open(format!("/proc/{}/ns/{kind}", self.child.id()))?.into())
     }
 }
 
@@ -354,6 +346,10 @@ pub(crate) fn end_with_this_thread(command: &mut Command) {
         // A parent that has ended already cannot send a signal any more.
         if getppid() == parent { Ok(()) } else { Err(rustix::io::Errno::SRCH) }
     });
+}
+
+fn enter_user(user: Option<&OwnedFd>) -> rustix::io::Result<()> {
+    user.map_or(Ok(()), |user| move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)))
 }
 
 /// Runs `action` in the forked child of `command`, just before it becomes the program.
@@ -378,10 +374,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     /// The pair, or `None` with the reason printed if this machine cannot make one.
-    fn pair(mtu_bytes: u32) -> Option<Namespaces> {
-        possible(Namespaces::veth_pair(mtu_bytes))
-    }
-
     fn possible(pair: Result<Namespaces>) -> Option<Namespaces> {
         pair.inspect_err(|reason| eprintln!("not run: {reason:#}")).ok()
     }
@@ -395,7 +387,7 @@ mod tests {
 
     #[test]
     fn both_ends_have_their_address_and_the_mtu() {
-        let Some(pair) = pair(9000) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(9000)) else { return };
         for end in [&pair.source, &pair.target] {
             let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
             let address = format!("inet {}/24", end.address());
@@ -405,7 +397,7 @@ mod tests {
 
     #[test]
     fn data_crosses_the_veth_pair() {
-        let Some(pair) = pair(1500) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
         if pair.source.is_unprivileged() {
             eprintln!("not run: a thread cannot enter a user namespace; run as root");
             return;
@@ -448,10 +440,8 @@ mod tests {
             let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
             source.namespace.configure(&cable)?;
             for Side { namespace, .. } in [source, target] {
-                let address = namespace.address();
-                namespace.configure(&format!(
-                    "address add {address}/{PREFIX_LENGTH} dev by0\nlink set by0 up\n"
-                ))?;
+                let address = format!("{}/{PREFIX_LENGTH}", namespace.address());
+                namespace.configure(&format!("address add {address} dev by0\nlink set by0 up\n"))?;
                 assert!(namespace.path().exists());
             }
             let mut carrier = Command::new("sleep");
@@ -473,26 +463,21 @@ mod tests {
     fn the_error_of_a_join_is_returned() {
         let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
-        assert!(
-            ["no such fabric", "cannot make a network namespace"].iter().any(|why| said.contains(why)),
-            "{said}"
-        );
+        let reasons = ["no such fabric", "cannot make a network namespace"];
+        assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
     }
 
     #[test]
     fn dropped_namespaces_have_no_references_left() {
-        let Some(pair) = pair(1500) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
         let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
-        let references = || {
-            let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-            let inside = |process: &std::path::Path| {
-                fs::read_link(process.join("ns/net")).is_ok_and(|link| link.as_os_str() == &*identity)
-            };
-            let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
-            let held =
-                ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == &*identity));
-            (processes.filter(|process| inside(process)).count(), held.count())
+        let is_it = |path: PathBuf| fs::read_link(path).is_ok_and(|link| link.as_os_str() == &*identity);
+        let count = |directory: &str, link: fn(PathBuf) -> PathBuf| {
+            let entries = fs::read_dir(directory).unwrap().flatten();
+            entries.filter(|entry| is_it(link(entry.path()))).count()
         };
+        let references =
+            || (count("/proc", |process| process.join("ns/net")), count("/proc/self/fd", |fd| fd));
         assert_eq!(references(), (0, 1), "no process is left inside; one descriptor holds it");
         // While this one is open, no other namespace gets its number.
         let own = pair.source.network.try_clone().unwrap();

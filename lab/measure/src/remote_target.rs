@@ -28,38 +28,27 @@ use crate::workload::overhead::BURST_BYTES_MAX;
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;
-
 /// The version of the control connection.
 const PROTOCOL: u32 = 2;
-
 /// The time limit of the handshake and the job, for either side.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The longest line of the control connection. An outcome with every block and bucket fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-
 /// The longest line of the handshake or a job.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
-
 /// The longest part of the other side's text that is shown.
 const WORD_LENGTH_MAX: usize = 32;
-
 /// How long a client may keep one target.
 const DEADLINE_SECONDS_MAX: u64 = 900;
-
 /// Blocks that one pair may have.
 const BLOCKS_MAX: u32 = 50_000;
-
 /// The longest message without a key. Each target keeps a few whole messages in memory, and up to [`CLIENTS_MAX`]
 /// targets run.
 const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
-
 /// The places of clients that have proved nothing yet.
 const STRANGERS_MAX: usize = 64;
-
 /// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
-
 /// The pause after a failed accept, so that a server without free descriptors does not loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 

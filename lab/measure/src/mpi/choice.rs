@@ -31,13 +31,10 @@ pub struct Choice {
 
 /// The bounds of the number of ranks.
 const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
-
 /// The most receives that wait meanwhile.
 const UNMATCHED_MAX: u32 = 1 << 16;
-
 /// The numbers that a sum adds up have this length.
 const NUMBER_BYTES: u64 = 8;
-
 /// The most bytes that a rank keeps for an operation of all ranks, in each direction.
 const COLLECTIVE_BYTES_MAX: u64 = 256 << 20;
 

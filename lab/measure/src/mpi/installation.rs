@@ -17,13 +17,10 @@ use crate::scratch_directory::nonce;
 
 /// The program that both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
-
 /// The environment variable with the directory of MPICH: its `--prefix`, or a virtual environment. Default: the cache.
 const MPICH_DIRECTORY: &str = "BYWIRE_MPICH";
-
 /// The supported major version. The next one has other names for its shared memory and for its link to another host.
 const OPEN_MPI_MAJOR: &str = "4";
-
 /// How long a compiler or a launcher may take to print its version or to make a program.
 const TIMEOUT_SECONDS: &str = "60";
 

@@ -31,19 +31,14 @@ use crate::scratch_directory::{self, ScratchDirectory};
 
 /// The socket in the directory of a job by which its ranks find the parent.
 const SOCKET: &str = "ranks";
-
 /// The directory for shared memory.
 const MEMORY: &str = "/dev/shm";
-
 /// How much longer than a job's own deadline the parent waits for the ranks to begin. A launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
-
 /// How long a job may take to end by itself after both ranks have reported.
 const ENDING: Duration = Duration::from_secs(10);
-
 /// How long a connected process may take to say which rank it is.
 const GREETING: Duration = Duration::from_secs(5);
-
 /// How often the launcher is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 

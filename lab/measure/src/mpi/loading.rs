@@ -12,7 +12,6 @@ use super::launch;
 
 /// The program that the rank runs.
 const PROGRAM: &str = include_str!("loaded.c");
-
 /// How long a job of one rank may take.
 const TIMEOUT_SECONDS: &str = "30";
 

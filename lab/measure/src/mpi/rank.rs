@@ -24,20 +24,15 @@ use crate::workload::block_loop::Record;
 
 /// The hidden subcommand that a launcher runs: `__mpi-rank SOCKET PROGRAM`.
 pub const COMMAND: &str = "__mpi-rank";
-
 /// A link in the directory of a job to the parent's `/proc`, for ranks that have another one.
 pub(super) const OUR_PROC: &str = "proc";
-
 /// The most round trips that a rank reports of one block. With more, the rank ends the block itself.
 const SAMPLES_MAX: usize = 8 << 20;
-
 /// The most foreign lines that are skipped at once, and the longest line.
 const COMPLAINTS_MAX: usize = 64;
 const LINE_BYTES_MAX: u64 = 4096;
-
 /// What a process with a port has mapped.
 const PORT_MEMORY: &str = "/memfd:bywire-port";
-
 /// The environment variables by which launchers tell a rank its number.
 const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
 

@@ -196,6 +196,7 @@ pub(crate) fn post_receives(port: &mut Port, priority: Priority, length: usize, 
 }
 
 /// Gives the port back the memory of a message that has been read.
+#[inline(never)]
 pub(crate) fn give_back(port: &mut Port, message: Message) {
     if message.payload.len() <= FRAGMENT_BYTES {
         port.recycle(message.payload);
@@ -252,20 +253,16 @@ impl State {
         let Event::Message(message) = &event else { return self.take_other(event, lane) };
         let came_on = message.priority as usize;
         let received = self.readers[came_on].read(&message.payload)?;
-        if message.payload.len() > INLINE_BYTES {
-            self.give_back(event);
+        if message.payload.len() > INLINE_BYTES
+            && let Event::Message(message) = event
+        {
+            give_back(&mut self.port, message);
         }
         if came_on == lane && self.inbox[lane].is_empty() {
             return Ok(Some(received));
         }
         self.inbox[came_on].push_back(received);
         Ok(self.inbox[lane].pop_front())
-    }
-
-    #[inline(never)]
-    fn give_back(&mut self, event: Event) {
-        let Event::Message(message) = event else { return };
-        give_back(&mut self.port, message);
     }
 
     /// Keeps a message until it is asked for.

@@ -24,10 +24,8 @@ use crate::workload::block_loop::{buckets, histogram};
 
 /// The most bytes that one call receives.
 const RECEIVE_BYTES: usize = 256 << 10;
-
 /// How long a closed loop sleeps at most before it checks for errors.
 const NAP: Duration = Duration::from_millis(100);
-
 /// How long an open loop waits for missing answers after its last request.
 const GRACE: Duration = Duration::from_secs(1);
 

@@ -67,9 +67,7 @@ pub fn details<'a>(pairs: impl Iterator<Item = &'a Outcomes>) -> Result<Details>
 }
 
 const P99: f64 = 0.99;
-
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", P99), ("p999", 0.999)];
-
 /// The fewest requests beyond a quantile. With fewer, the quantile would depend on a single one.
 const BEYOND_MIN: f64 = 10.0;
 

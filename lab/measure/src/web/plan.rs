@@ -14,28 +14,20 @@ pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
 
 /// Default measuring time of a cell.
 pub const TIME_SECONDS: f64 = 5.0;
-
 /// The shortest time of a cell. With less, its open loops would have too few requests.
 pub const TIME_SECONDS_MIN: f64 = 0.25;
-
 /// The most connections that may stay open.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=256;
-
 /// The most documents that a Zipf trace may be drawn from.
 pub const DOCUMENTS: std::ops::RangeInclusive<u32> = 9..=100_000;
-
 /// The largest α. With it the first document has 92 % of all requests.
 const ALPHA_MAX: f64 = 4.0;
-
 /// The share of a pair's time that the closed loop takes. The open loops divide the rest equally.
 const CLOSED_SHARE: f64 = 0.4;
-
 /// About the length of a block of the closed loop.
 const BLOCK_US: u64 = 100_000;
-
 /// The time in which its connections warm up.
 const WARMUP_US_MAX: u64 = 50_000;
-
 /// The additional time in which connections on link `sock` move into memory.
 const CUT_OVER_US: u64 = 100_000;
 

@@ -17,16 +17,12 @@ use crate::namespaces::end_with_this_thread;
 
 /// Directories of programs that are on the path of root only.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
-
 /// How long a server may take to listen.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
-
 /// How often a starting server is checked. A check costs next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-
 /// Attempts to start. Another program may take the port between the look for a free one and the server's start.
 const TRIES: u32 = 5;
-
 /// The fewest threads of Apache's process: its default.
 const THREADS_MIN: u32 = 25;
 

@@ -4,15 +4,15 @@
 //! sees the end of its standard input when its parent ends, and then cleans up. The parent's signals do not reach it.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -22,18 +22,15 @@ use super::server::{self, Running};
 use crate::interrupt;
 use crate::pin;
 use crate::plan::{Assignment, End, Job, Role, WorkerMessage};
-use crate::process::Setting;
+use crate::process::{Setting, listen};
 use crate::scratch_directory::ScratchDirectory;
 
 /// How long a guard may take until its server listens.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How long it may take to clean up. This is longer than it waits for anything itself, as files stay if it is killed.
 const FAREWELL: Duration = server::TIMEOUT.saturating_add(Duration::from_secs(10));
-
 /// How often it checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(50);
-
 /// The prefix of the directories' names.
 const PREFIX: &str = "bywire-web-";
 
@@ -73,20 +70,16 @@ impl ServerGuard {
         let mut guard = Self { child, input: Some(input), address: nowhere };
         told.context("the guard of a server died before it began")?;
         let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let _gone = BufReader::new(output).read_line(&mut line).map(|_| sender.send(line));
-        });
+        std::thread::spawn(move || listen(End::Target, BufReader::new(output), &sender));
         let until = Instant::now() + TIMEOUT;
-        let line = loop {
+        let event = loop {
             match receiver.recv_timeout(LOOK) {
-                Ok(line) => break line,
-                Err(RecvTimeoutError::Disconnected) => bail!("the guard of a server died"),
-                Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+                Ok(event) => break event,
+                Err(_) => interrupt::check()?,
             }
             ensure!(Instant::now() <= until, "the server has not started in time");
         };
-        match serde_json::from_str(&line).map_err(|_| anyhow!("the guard of a server died"))? {
+        match event.message.context("the guard of a server died")? {
             WorkerMessage::Listening { address, .. } => guard.address = serde_json::from_str(&address)?,
             WorkerMessage::Failed { reason, .. } => bail!(reason),
             WorkerMessage::Outcome(_) => bail!("an unexpected message of the process that keeps a server"),
@@ -157,10 +150,9 @@ fn open(plan: &Plan, core: Option<u32>) -> Result<((Running, ScratchDirectory), 
 
 /// Fails once the parent has ended or closed the input. That alone does not end a server that is starting.
 fn is_wanted() -> Result<()> {
-    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
     let input = io::stdin();
     let mut ends = [PollFd::new(&input, PollFlags::IN)];
-    let looked = poll(&mut ends, Some(&AT_ONCE));
+    let looked = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ensure!(looked.is_err() || !ends[0].revents().contains(PollFlags::HUP), "nobody waits for the server");
     Ok(())
 }

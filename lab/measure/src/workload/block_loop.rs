@@ -100,7 +100,6 @@ pub fn transfer_seconds(from: &Part, to: &Part) -> f64 {
 
 /// The detail with the process id of an end, by which a breakdown samples it. No cell stores it.
 pub const PROCESS: &str = "process";
-
 /// How long an end of a lossy level waits for an answer before it repeats its request.
 pub const ASK_AGAIN: Duration = Duration::from_millis(20);
 

@@ -14,10 +14,8 @@ use crate::plan::{Part, Plan};
 
 /// The most messages of a burst.
 const BURST_MAX: u64 = 64;
-
 /// The most bytes of a burst. Every level's default buffers have room for it.
 pub const BURST_BYTES_MAX: u64 = 64 << 10;
-
 /// How long a target waits for a burst to arrive. It is many times the time of sending it.
 const ARRIVAL: Duration = Duration::from_micros(200);
 
