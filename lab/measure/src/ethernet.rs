@@ -24,7 +24,6 @@ pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
 /// The command of the processes that carry frames, for people.
 const CARRIER: &str = "bywire eth up";
-/// The name of the interfaces.
 pub(crate) const INTERFACE: &str = "by0";
 /// The bytes of a packet of the wire that are not part of the frame's packet: headers, and an acknowledgement beside it.
 /// `bywire eth up --fabric` leaves as many on a wire of 1500 bytes.
@@ -80,7 +79,6 @@ pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool
     Ok(FrameLink { coalesce, segmentation, ..FrameLink::of(link, mtu_bytes) })
 }
 
-/// The request for the level `eth`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ethernet {
     pub(crate) protocol: Protocol,

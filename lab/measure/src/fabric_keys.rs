@@ -17,9 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use bywire_command::exit_status::Misuse;
 
-/// The name of the server's port.
 const PORT: &str = "bywire-serve";
-/// How long a key can be used.
 const VALID: Duration = Duration::from_secs(10);
 /// The most keys that have not been used. The oldest are forgotten first.
 const KEYS_MAX: usize = 64;
@@ -28,7 +26,6 @@ const PEERS_MAX: u32 = 64;
 const KEY_BYTES: usize = 32;
 /// The longest message between both ports.
 const MESSAGE_BYTES_MAX: u64 = 256;
-/// How long a client waits for its key.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keys that clients have and that have not been used, with the times when they were given.
@@ -121,7 +118,6 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
     Ok(((ip, grant.tcp_port).into(), grant.key.to_vec()))
 }
 
-/// The nodes of this machine's fabric.
 fn nodes() -> Result<Vec<Node>> {
     let entries = client::status(None).context("--fabric needs the service of this machine's node")?;
     let is_encrypted =

@@ -432,7 +432,6 @@ impl Buffers {
         Ok(Self { test, length, from: buffer()?, to: buffer()?, mark: 1 })
     }
 
-    /// The bytes that one pass counts for.
     fn counted_bytes(&self) -> u64 {
         let times = if self.test == Test::Readwrite { 2 } else { 1 };
         times * self.length as u64

@@ -226,7 +226,6 @@ impl Namespace {
         ))
     }
 
-    /// Gives its veth device an address.
     pub(crate) fn bring_up(&self, address: Ipv4Addr) -> Result<()> {
         self.configure(&format!(
             "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"

@@ -34,20 +34,17 @@ const PROTOCOL: u32 = 2;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest line of the control connection. An outcome with every block and bucket fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-/// The longest line of the handshake or a job.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// The longest part of the other side's text that is shown.
 const WORD_LENGTH_MAX: usize = 32;
 /// How long a client may keep one target.
 const DEADLINE_SECONDS_MAX: u64 = 900;
-/// Blocks that one pair may have.
 const BLOCKS_MAX: u32 = 50_000;
 /// The longest message without a key. Each target keeps a few whole messages in memory, and up to [`CLIENTS_MAX`]
 /// targets run.
 const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
 /// The places of clients that have proved nothing yet.
 const STRANGERS_MAX: usize = 64;
-/// Targets that run at once.
 const CLIENTS_MAX: usize = 16;
 /// The pause after a failed accept, so that a server without free descriptors does not loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -60,7 +57,6 @@ pub struct Host {
     reach: HostReach,
 }
 
-/// How a host is reached.
 #[derive(Clone, Debug)]
 enum HostReach {
     /// At an address, with a key if there is one.
@@ -230,7 +226,6 @@ impl Line {
         serde_json::from_str(&line).map_err(|_| anyhow!("its answer is not valid: is it `bywire serve`?"))
     }
 
-    /// The client's side of the handshake.
     fn greet(&mut self, key: Option<&[u8]>) -> Result<()> {
         let challenge: Challenge = self.hear()?;
         same_version(challenge.protocol, &challenge.version)?;

@@ -68,16 +68,12 @@ struct SharedPort<'a> {
     accounts: [Option<Snapshot>; 2],
 }
 
-/// One connection.
 struct Slot {
-    /// Absent until the peer has connected.
     peer: Option<Peer>,
     has_left: bool,
     reader: Reader,
-    /// Messages that are due.
     due: VecDeque<Mark>,
     outbox: Outbox,
-    /// Free buffers for long messages.
     free: Vec<Vec<u8>>,
     /// When to end its block. Absent while it does not send one.
     stop_ns: Option<u64>,

@@ -34,7 +34,6 @@ impl SwitchedNetwork {
         })
     }
 
-    /// Its two nodes as a pair.
     pub(crate) fn into_pair(self) -> Result<Namespaces> {
         Namespaces::of(self.link, self.nodes)
     }

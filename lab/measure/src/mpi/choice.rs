@@ -29,7 +29,6 @@ pub struct Choice {
     pub unmatched: u32,
 }
 
-/// The bounds of the number of ranks.
 const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
 /// The most receives that wait meanwhile.
 const UNMATCHED_MAX: u32 = 1 << 16;

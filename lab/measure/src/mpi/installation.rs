@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use super::choice::Implementation;
 use crate::scratch_directory::nonce;
 
-/// The program that both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
 /// The environment variable with the directory of MPICH: its `--prefix`, or a virtual environment. Default: the cache.
 const MPICH_DIRECTORY: &str = "BYWIRE_MPICH";
@@ -71,12 +70,10 @@ impl Installation {
     }
 }
 
-/// The programs of an implementation.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) launcher: PathBuf,
     pub(super) compiler: PathBuf,
-    /// The version that the launcher prints.
     pub(super) version: String,
 }
 
@@ -135,7 +132,6 @@ impl Tools {
     }
 }
 
-/// The directories in which a shell looks for programs.
 pub(super) fn search_path() -> Vec<PathBuf> {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
 }
@@ -226,7 +222,6 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The program that the compiler `cc` of this version makes.
     fn compiled(cache: &Path, version: &str) -> Result<PathBuf> {
         let (compiler, version) = (cache.join("cc"), version.to_owned());
         made(cache, "rank", RANK_PROGRAM, &Tools { launcher: PathBuf::new(), compiler, version })

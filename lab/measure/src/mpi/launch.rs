@@ -31,7 +31,6 @@ use crate::scratch_directory::{self, ScratchDirectory};
 
 /// The socket in the directory of a job by which its ranks find the parent.
 const SOCKET: &str = "ranks";
-/// The directory for shared memory.
 const MEMORY: &str = "/dev/shm";
 /// How much longer than a job's own deadline the parent waits for the ranks to begin. A launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
@@ -39,7 +38,6 @@ const GRACE: Duration = Duration::from_secs(20);
 const ENDING: Duration = Duration::from_secs(10);
 /// How long a connected process may take to say which rank it is.
 const GREETING: Duration = Duration::from_secs(5);
-/// How often the launcher is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The variables without which Open MPI does not run as root.
@@ -110,7 +108,6 @@ fn directory(cookie: &str) -> PathBuf {
     }
 }
 
-/// The launcher's arguments.
 struct Launch<'a> {
     installation: &'a Installation,
     choice: Choice,
@@ -240,12 +237,10 @@ impl Running {
         Ok(Self { leader, complaints })
     }
 
-    /// Has the launcher ended?
     fn is_gone(&mut self) -> bool {
         !matches!(self.leader.child.try_wait(), Ok(None))
     }
 
-    /// Waits until the job has ended by itself.
     fn finish(mut self) -> Result<()> {
         let until = Instant::now() + ENDING;
         while !self.is_gone() {
@@ -268,7 +263,6 @@ impl Running {
     }
 }
 
-/// Reads to the end and keeps the beginning.
 fn read_some(mut from: impl Read) -> String {
     let mut kept = Vec::new();
     let _cut_short = (&mut from).take(COMPLAINTS_BYTES_MAX).read_to_end(&mut kept);
@@ -335,12 +329,10 @@ impl<'a> Conversation<'a> {
         Ok(Outcomes { source, target: Some(target), same_machine: true })
     }
 
-    /// Have all ranks said their number?
     fn is_complete(&self) -> bool {
         self.ranks.len() == self.plan.mpi.map_or(2, |choice| choice.ranks) as usize
     }
 
-    /// Accepts a connected rank, and sends its assignment.
     fn accept(&mut self) -> Result<()> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,

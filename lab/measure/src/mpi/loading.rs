@@ -10,7 +10,6 @@ use super::choice::Implementation;
 use super::installation::{Tools, cache, made, mpich_directory, output, search_path};
 use super::launch;
 
-/// The program that the rank runs.
 const PROGRAM: &str = include_str!("loaded.c");
 /// How long a job of one rank may take.
 const TIMEOUT_SECONDS: &str = "30";

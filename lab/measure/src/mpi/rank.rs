@@ -103,7 +103,6 @@ struct BlockLoop<'a> {
     /// The number of the rank. Rank 0 is the source, all others play the target's part.
     number: u32,
     core: Option<u32>,
-    /// The directory of the job.
     directory: &'a Path,
     /// The parent's `/proc`, which has the carriers' processes.
     parents_proc: PathBuf,
@@ -169,7 +168,6 @@ impl BlockLoop<'_> {
     }
 }
 
-/// The running program. Dropping it ends it.
 struct Rank {
     child: Child,
     input: ChildStdin,
@@ -243,7 +241,6 @@ impl Rank {
         Ok((part, ran_ns, samples))
     }
 
-    /// The round trips of the reported block.
     fn samples(&mut self, count: u64, round_trips: &mut Histogram<u64>) -> Result<()> {
         let mut bytes = [0; 4];
         for _ in 0..count {
@@ -268,7 +265,6 @@ impl Drop for Rank {
     }
 }
 
-/// The numbers of a line, without its first word.
 fn numbers<const COUNT: usize>(line: &str) -> Result<[u64; COUNT]> {
     let said = || format!("the rank said: {}", line.trim_end());
     let numbers: Vec<u64> =

@@ -49,7 +49,6 @@ pub(crate) struct Outbox {
     priority: Priority,
     writer: Writer,
     next: Next,
-    /// Whether `next` has been written.
     is_filled: bool,
     /// The transfer of the last long message.
     pub(crate) transfer: Option<TransferId>,
@@ -73,7 +72,6 @@ struct State {
     heap: Option<Heap>,
     /// The port has said that there is room, by lane.
     room: [bool; 2],
-    /// Idle peers.
     _idle: Vec<Port>,
 }
 
@@ -95,7 +93,6 @@ fn own_name(plan: &Plan, end: End) -> String {
     plan.peer_number.map_or_else(|| port_name(plan, end), |number| peer_name(end, number))
 }
 
-/// The address of a port at an end.
 fn address(plan: &Plan, end: End, name: &str) -> String {
     let node = plan.runtime_directories.as_ref().map_or("localhost".to_owned(), |_| node_name(end));
     format!("{node}/{name}")
@@ -136,7 +133,6 @@ impl Transport for Msg {
     }
 }
 
-/// Idle peers at each end.
 pub(crate) fn idle_peers(plan: &Plan) -> u32 {
     plan.request.nodes.unwrap_or(if plan.request.joins_nodes() { 0 } else { IDLE_PEERS })
 }

@@ -12,7 +12,6 @@ use super::plan::{Plan, Rank, Test};
 
 /// SPECweb99's classes: the share of the files in percent, and the step between the nine sizes in bytes.
 const CLASSES: [(u32, f64); 4] = [(35, 102.4), (50, 1024.0), (14, 10_240.0), (1, 102_400.0)];
-/// The sizes of each class.
 const SIZES: u32 = 9;
 /// Length of the pattern that every document is cut from. It is a prime, so that no two documents begin alike.
 const PATTERN_BYTES: usize = 65_521;
@@ -195,7 +194,6 @@ mod tests {
         (Trace::of(&plan, &documents), documents)
     }
 
-    /// The share of the requests for documents below `bound`.
     fn share(trace: &Trace, bound: u32) -> f64 {
         let under = trace.order.iter().filter(|document| **document < bound).count();
         under as f64 / trace.order.len() as f64

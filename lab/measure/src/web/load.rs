@@ -22,7 +22,6 @@ use crate::endpoint::TIMEOUT;
 use crate::plan::Part;
 use crate::workload::block_loop::{buckets, histogram};
 
-/// The most bytes that one call receives.
 const RECEIVE_BYTES: usize = 256 << 10;
 /// How long a closed loop sleeps at most before it checks for errors.
 const NAP: Duration = Duration::from_millis(100);
@@ -34,7 +33,6 @@ pub struct Load {
     set: Set,
     connections: Vec<Connection>,
     documents: Documents,
-    /// The request for each document.
     requests: Vec<Vec<u8>>,
     trace: Trace,
     /// The place of the next request in the trace.
@@ -331,7 +329,6 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// The length of the only document.
     const DOCUMENT_BYTES: u64 = 1024;
 
     /// A client of a server that stops once for `stall`, after this many answers.

@@ -2,9 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// The longest head that is accepted.
 const HEAD_BYTES_MAX: usize = 8192;
-/// The most header lines that are accepted.
 const LINES_MAX: usize = 64;
 
 /// Reads one response after another. The length of each is known beforehand.

@@ -92,7 +92,6 @@ impl Drop for Running {
     }
 }
 
-/// An installed server.
 struct Program {
     server: Server,
     path: PathBuf,

@@ -31,7 +31,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const FAREWELL: Duration = server::TIMEOUT.saturating_add(Duration::from_secs(10));
 /// How often it checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(50);
-/// The prefix of the directories' names.
 const PREFIX: &str = "bywire-web-";
 
 /// The address and the processes of a server.

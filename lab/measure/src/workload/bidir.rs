@@ -42,7 +42,6 @@ fn back_seconds(plan: &Plan, source: &Part, target: &Part) -> f64 {
     if plan.level.carrier().is_lossy { transfer_seconds(target, source) } else { source.seconds }
 }
 
-/// Either end of a block.
 struct Duplex<'a, 'b, E> {
     block_loop: &'a mut BlockLoop<'b, E>,
     length: usize,

@@ -411,6 +411,15 @@ pub fn buckets(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// The histogram with these filled buckets.
+pub fn filled<'a>(buckets: impl IntoIterator<Item = &'a (u64, u64)>) -> Histogram<u64> {
+    let mut histogram = histogram();
+    for &(value, count) in buckets {
+        histogram.saturating_record_n(value, count);
+    }
+    histogram
+}
+
 /// The number of messages of `length` bytes between two readings of the clock.
 pub fn stride(length: usize) -> u64 {
     if length < 4096 { 16 } else { 1 }

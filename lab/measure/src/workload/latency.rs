@@ -16,7 +16,6 @@ impl Workload for Latency {
         ping(block_loop)
     }
 
-    /// The responding end.
     fn target<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
         pong(block_loop)
     }

@@ -12,14 +12,12 @@ use super::block_loop::{BlockLoop, Blocks, Results, Tally, Workload, answer_agai
 use crate::endpoint::{Endpoint, Interest, Kind, Mark, TIMEOUT, receive_in_time};
 use crate::plan::{Part, Plan};
 
-/// The most messages of a burst.
 const BURST_MAX: u64 = 64;
 /// The most bytes of a burst. Every level's default buffers have room for it.
 pub const BURST_BYTES_MAX: u64 = 64 << 10;
 /// How long a target waits for a burst to arrive. It is many times the time of sending it.
 const ARRIVAL: Duration = Duration::from_micros(200);
 
-/// Messages of `length` bytes in a burst.
 fn burst(length: u64) -> u64 {
     (BURST_BYTES_MAX / length).clamp(1, BURST_MAX)
 }

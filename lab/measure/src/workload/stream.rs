@@ -37,7 +37,6 @@ impl Workload for Stream {
         Ok(Part { seconds, operations, sent_bytes, send_errors, ..Part::default() })
     }
 
-    /// The receiving end.
     fn target<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
         let lengths = block_loop.plan.lengths(0);
         let stride = stride(lengths.forward);
