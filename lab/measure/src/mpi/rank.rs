@@ -58,11 +58,7 @@ pub fn run(socket: &Path, program: &Path) -> Result<()> {
     let (to_parent, patience) = (parent.try_clone()?, assignment.job.deadline());
     PROGRESS_NS.store(monotonic_ns(), Ordering::Relaxed);
     std::thread::spawn(move || end_with_parent(input, &to_parent, end, patience));
-    let own = socket.with_file_name(OUR_PROC);
-    let parents_proc = if own.join("self").exists() { own } else { PathBuf::from("/proc") };
-    let directory = socket.parent().context("the socket is in no directory")?;
-    let block_loop = BlockLoop { plan, end, number, core, directory, parents_proc };
-    let outcome = block_loop.play(program).inspect_err(|error| {
+    let outcome = play(socket, program, plan, number, end, core).inspect_err(|error| {
         say(&parent, &WorkerMessage::Failed { end, reason: format!("{error:#}") });
     })?;
     say(&parent, &WorkerMessage::Outcome(outcome));
@@ -96,76 +92,65 @@ fn end_with_parent(mut input: BufReader<UnixStream>, parent: &UnixStream, end: E
     std::process::exit(3);
 }
 
-/// The block loop of a rank, in step with [`crate::workload::block_loop::BlockLoop`].
-struct BlockLoop<'a> {
-    plan: &'a Plan,
-    end: End,
-    /// The number of the rank. Rank 0 is the source, all others play the target's part.
+/// The block loop of a rank, in step with [`crate::workload::block_loop::BlockLoop`]. Rank 0 is the source, all others play
+/// the target's part.
+fn play(
+    socket: &Path,
+    program: &Path,
+    plan: &Plan,
     number: u32,
+    end: End,
     core: Option<u32>,
-    directory: &'a Path,
-    /// The parent's `/proc`, which has the carriers' processes.
-    parents_proc: PathBuf,
-}
-
-impl BlockLoop<'_> {
-    fn play(self, program: &Path) -> Result<Outcome> {
-        if let Some(core) = self.core {
-            pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
-        }
-        // Ports of this job meet in its own directory, or in that of this end's node.
-        let of_node = self.plan.runtime_directories.as_ref().map(|directories| directories.of(self.end));
-        let mut rank = Rank::start(self.plan, program, of_node.unwrap_or(self.directory))?;
-        let introduced = rank.line("rank")?;
-        let mut words = introduced.trim_end().splitn(4, ' ').skip(1);
-        let (number, thread) = (words.next(), words.next().unwrap_or_default());
-        let number = number.and_then(|number| number.parse().ok());
-        ensure!(number == Some(self.number), "the rank says that it is another one: {introduced}");
-        let thread = format!("/proc/{thread}");
-        let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-        if self.plan.mpi.is_some_and(|choice| choice.link == Link::Bywire) {
-            rank.check_port()?;
-        }
-        let mut outcome = self.run(&mut rank, &thread)?;
-        if self.end == End::Source {
-            outcome.details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
-        }
-        let status = rank.child.wait()?;
-        ensure!(status.success(), "the rank ended with {status}");
-        Ok(outcome)
+) -> Result<Outcome> {
+    if let Some(core) = core {
+        pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
     }
-
-    /// Runs all blocks of the rank whose thread is the directory `thread` of this process's `/proc`.
-    fn run(&self, rank: &mut Rank, thread: &str) -> Result<Outcome> {
-        let mut record = Record::new(self.plan);
-        let snapshot = |cpu_ns: u64| Snapshot::of_thread_that_ran(thread, self.core, cpu_ns as f64 * 1e-9);
-        let halves = if self.plan.test.kind().is_collective { 1.0 } else { 2.0 };
-        for _ in 0..self.plan.warmup_blocks + self.plan.blocks {
-            let [cpu_ns] = numbers(&rank.line("ready")?)?;
-            let before = snapshot(cpu_ns);
-            let carriers_before = self.carriers_seconds();
-            rank.input.write_all(b"\n").context("the rank ended in the middle of the test")?;
-            let (mut part, cpu_ns, samples) = rank.block()?;
-            // The account is read before the samples, because receiving them takes CPU time of this process on the
-            // rank's core.
-            let after = snapshot(cpu_ns);
-            part.carriers_cpu_seconds = self.carriers_seconds() - carriers_before;
-            rank.samples(samples, &mut record.round_trips)?;
-            PROGRESS_NS.store(monotonic_ns(), Ordering::Relaxed);
-            let median = || record.round_trips.value_at_quantile(0.5) as f64 / halves;
-            part.reading = (!record.round_trips.is_empty()).then(median);
-            record.add(part, before, after)?;
-        }
-        Ok(record.outcome(self.end, Details::default()))
+    // Ports of this job meet in its own directory, or in that of this end's node.
+    let directory = socket.parent().context("the socket is in no directory")?;
+    let of_node = plan.runtime_directories.as_ref().map(|directories| directories.of(end));
+    let mut rank = Rank::start(plan, program, of_node.unwrap_or(directory))?;
+    let introduced = rank.line("rank")?;
+    let mut words = introduced.trim_end().splitn(4, ' ').skip(1);
+    let (own_number, thread) = (words.next(), words.next().unwrap_or_default());
+    let own_number = own_number.and_then(|number| number.parse().ok());
+    ensure!(own_number == Some(number), "the rank says that it is another one: {introduced}");
+    let version = words.next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    if plan.mpi.is_some_and(|choice| choice.link == Link::Bywire) {
+        rank.check_port()?;
     }
-
-    /// As [`crate::workload::block_loop::BlockLoop`] counts them.
-    fn carriers_seconds(&self) -> f64 {
-        match self.end {
-            End::Source => processes_seconds_by(&self.parents_proc, &self.plan.carriers),
-            End::Target => 0.0,
-        }
+    // The thread as this process's `/proc` names it, and the carriers' processes as the parent's does.
+    let thread = format!("/proc/{thread}");
+    let snapshot = |cpu_ns: u64| Snapshot::of_thread_that_ran(&thread, core, cpu_ns as f64 * 1e-9);
+    let parents = socket.with_file_name(OUR_PROC);
+    let proc = if parents.join("self").exists() { parents } else { PathBuf::from("/proc") };
+    let carriers_seconds = || match end {
+        End::Source => processes_seconds_by(&proc, &plan.carriers),
+        End::Target => 0.0,
+    };
+    let mut record = Record::new(plan);
+    let halves = if plan.test.kind().is_collective { 1.0 } else { 2.0 };
+    for _ in 0..plan.warmup_blocks + plan.blocks {
+        let [cpu_ns] = numbers(&rank.line("ready")?)?;
+        let (before, carriers_before) = (snapshot(cpu_ns), carriers_seconds());
+        rank.input.write_all(b"\n").context("the rank ended in the middle of the test")?;
+        let (mut part, cpu_ns, samples) = rank.block()?;
+        // The account is read before the samples, because receiving them takes CPU time of this process on the rank's
+        // core.
+        let after = snapshot(cpu_ns);
+        part.carriers_cpu_seconds = carriers_seconds() - carriers_before;
+        rank.samples(samples, &mut record.round_trips)?;
+        PROGRESS_NS.store(monotonic_ns(), Ordering::Relaxed);
+        let median = || record.round_trips.value_at_quantile(0.5) as f64 / halves;
+        part.reading = (!record.round_trips.is_empty()).then(median);
+        record.add(part, before, after)?;
     }
+    let mut details = Details::default();
+    if end == End::Source {
+        details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
+    }
+    let status = rank.child.wait()?;
+    ensure!(status.success(), "the rank ended with {status}");
+    Ok(record.outcome(end, details))
 }
 
 struct Rank {

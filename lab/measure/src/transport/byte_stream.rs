@@ -124,32 +124,27 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Accepts connections by `accept` until every lane of the plan has its greeting. Other connections are dropped.
 pub(super) fn accept_lanes(
     plan: &Plan,
-    mut accept: impl FnMut() -> Result<OwnedFd>,
+    mut accept: impl FnMut() -> rustix::io::Result<OwnedFd>,
 ) -> Result<Vec<ByteStream>> {
     let mut lanes: Vec<Option<ByteStream>> = (0..plan.lanes()).map(|_| None).collect();
     while lanes.iter().any(Option::is_none) {
-        let socket = accept()?;
+        let socket = match accept() {
+            // A wait ended early by its time-out or a signal. The worker's deadline limits the whole.
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            accepted => accepted?,
+        };
         let timeout = rustix::net::sockopt::Timeout::Recv;
         rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_TIMEOUT))?;
-        let Some(greeted) = read_greeting(&socket, greeting(plan, 0).len()) else { continue };
+        let mut greeted = vec![0; greeting(plan, 0).len()];
+        if preloadable::receive(&socket, &mut greeted[..], RecvFlags::WAITALL) != Ok(greeted.len()) {
+            continue;
+        }
         if let Some(lane) = (0..lanes.len()).find(|&lane| greeting(plan, lane) == greeted) {
             prepare(socket.as_fd(), plan)?;
             lanes[lane] = Some(end_of(socket, plan, End::Target, lane)?);
         }
     }
     Ok(lanes.into_iter().flatten().collect())
-}
-
-fn read_greeting(socket: &OwnedFd, length: usize) -> Option<Vec<u8>> {
-    let mut greeting = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        match preloadable::receive(socket, &mut greeting[filled..], RecvFlags::empty()) {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => filled += count,
-        }
-    }
-    Some(greeting)
 }
 
 /// Sends the greeting on every lane over sockets that `connect` opens.
