@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -125,7 +125,7 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn side(&self) -> Side<'_> {
-        Side { namespace: &self.namespace, process: self.holder.child.id() }
+        Side { namespace: &self.namespace, process: self.holder.child.0.id() }
     }
 }
 
@@ -262,11 +262,14 @@ impl Namespace {
     /// Runs a program inside that reads its commands from its standard input after `option`.
     fn run(&self, program: &str, option: &str, commands: &str, package: &str) -> Result<()> {
         let mut command = Command::new(program);
-        command.args([option, "-"]);
+        command.args([option, "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         self.enter(&mut command)?;
-        let output = fed_with(&mut command, commands).with_context(|| {
+        let mut child = command.spawn().with_context(|| {
             format!("cannot run `{program}`: install it with `apt-get install {package}`")
         })?;
+        // A child that died early says more by its status than by the broken pipe.
+        let _ = child.stdin.take().expect("just piped").write_all(commands.as_bytes());
+        let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{program} said: {}", said.lines().next().unwrap_or("nothing"));
         Ok(())
@@ -275,7 +278,7 @@ impl Namespace {
 
 /// A child that stays in fresh namespaces until this process has opened them.
 struct Holder {
-    child: Child,
+    child: Killed,
     /// The user namespace that owns them, unless it is ours.
     user: Option<Arc<OwnedFd>>,
 }
@@ -303,7 +306,7 @@ impl Holder {
         Ok(holder)
     }
 
-    fn spawn(user: Option<Arc<OwnedFd>>, flags: UnshareFlags) -> io::Result<Child> {
+    fn spawn(user: Option<Arc<OwnedFd>>, flags: UnshareFlags) -> io::Result<Killed> {
         let mut command = Command::new("cat");
         // The pipe to its standard input ends with this process, and `cat` with the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -312,12 +315,12 @@ impl Holder {
             // SAFETY: the child shares no descriptor table with any process, and FILES is not among the flags.
             unsafe { unshare_unsafe(flags) }
         });
-        command.spawn()
+        command.spawn().map(Killed)
     }
 
     /// Makes this user root inside, so that `ip` keeps its capabilities when it is executed.
     fn map_to_root(&self) -> io::Result<()> {
-        let process = format!("/proc/{}", self.child.id());
+        let process = format!("/proc/{}", self.child.0.id());
         fs::write(format!("{process}/setgroups"), "deny")?;
         fs::write(format!("{process}/uid_map"), format!("0 {} 1", rustix::process::geteuid().as_raw()))?;
         fs::write(format!("{process}/gid_map"), format!("0 {} 1", rustix::process::getegid().as_raw()))
@@ -325,15 +328,18 @@ impl Holder {
 
     /// Its namespace of this kind.
     fn open(&self, kind: &str) -> io::Result<OwnedFd> {
-        Ok(File::open(format!("/proc/{}/ns/{kind}", self.child.id()))?.into())
+        Ok(File::open(format!("/proc/{}/ns/{kind}", self.child.0.id()))?.into())
     }
 }
 
-impl Drop for Holder {
+/// A child that is killed when this is dropped.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
     fn drop(&mut self) {
         // Both fail only if the child has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -356,14 +362,6 @@ fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()
     // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes only
     // system calls through rustix: no allocation, no lock, no panic.
     unsafe { command.pre_exec(move || Ok(action()?)) };
-}
-
-fn fed_with(command: &mut Command, input: &str) -> io::Result<Output> {
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    // A child that died early says more by its status than by the broken pipe.
-    let _ = child.stdin.take().expect("just piped").write_all(input.as_bytes());
-    child.wait_with_output()
 }
 
 #[cfg(test)]
@@ -422,16 +420,6 @@ mod tests {
         });
     }
 
-    /// A process that joins two namespaces while it runs. Here it has nothing to do.
-    struct Carrier(Child);
-
-    impl Drop for Carrier {
-        fn drop(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
-
     #[test]
     fn a_closure_may_join_namespaces_and_its_result_is_dropped_with_them() {
         let joined = Namespaces::joined(|source, target| {
@@ -445,12 +433,12 @@ mod tests {
             }
             let mut carrier = Command::new("sleep");
             source.namespace.enter(&mut carrier)?;
-            let carrier = Carrier(carrier.arg("600").spawn()?);
+            let carrier = Killed(carrier.arg("600").spawn()?);
             Ok(NamespaceLink { name: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
         });
         let Some(pair) = possible(joined) else { return };
         assert_eq!(pair.link(), "sleep");
-        let process = pair.link.kept.downcast_ref::<Carrier>().unwrap().0.id();
+        let process = pair.link.kept.downcast_ref::<Killed>().unwrap().0.id();
         let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
         assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
         assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));

@@ -54,18 +54,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub struct Host {
     /// As it was given: a name or an address.
     pub name: String,
-    reach: HostReach,
+    /// Its address, and a key if there is one. A node of the fabric gives both for each connection.
+    fixed: Option<(SocketAddr, Option<Vec<u8>>)>,
 }
 
-#[derive(Clone, Debug)]
-enum HostReach {
-    /// At an address, with a key if there is one.
-    Address(SocketAddr, Option<Vec<u8>>),
-    /// As a node of the fabric, which gives an address and a key for each connection.
-    Node,
-}
-
-/// Who may measure at a server.
+/// The clients that may measure at a server.
 #[derive(Clone, Debug)]
 pub enum Admission {
     /// Anyone, within narrower bounds.
@@ -95,7 +88,7 @@ impl Host {
     /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node. Fails if a name does not resolve.
     pub fn resolve(name: &str, credential: Option<Credential>) -> Result<Self> {
         let key = match credential {
-            Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), reach: HostReach::Node }),
+            Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), fixed: None }),
             Some(Credential::Key(key)) => Some(key),
             None => None,
         };
@@ -114,7 +107,7 @@ impl Host {
                 "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
             ))
         })?;
-        Ok(Self { name: name.to_owned(), reach: HostReach::Address(address, key) })
+        Ok(Self { name: name.to_owned(), fixed: Some((address, key)) })
     }
 }
 
@@ -126,9 +119,9 @@ pub(crate) struct RemoteTarget {
 impl RemoteTarget {
     /// Asks `host` to run the target of `job`. Its messages go to `sender`.
     pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
-        let (address, key) = match &host.reach {
-            HostReach::Address(address, key) => (*address, key.clone()),
-            HostReach::Node => fabric_keys::ask(&host.name).map(|(address, key)| (address, Some(key)))?,
+        let (address, key) = match host.fixed.clone() {
+            Some(fixed) => fixed,
+            None => fabric_keys::ask(&host.name).map(|(address, key)| (address, Some(key)))?,
         };
         let stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT)
             .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
@@ -555,18 +548,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, Admission::Key(b"the key".to_vec()), |_| {}));
-        let strangers: Vec<_> =
-            (0..200).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
-        let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
-        assert!(greet(b"another").is_err());
+        let call = || Line::new(TcpStream::connect(address).unwrap()).unwrap();
+        let strangers: Vec<_> = (0..200).map(|_| call()).collect();
+        assert!(call().greet(Some(b"another")).is_err());
         // All places are taken by clients that know the key.
-        let mut friends = Vec::new();
-        for _ in 0..CLIENTS_MAX {
-            let mut friend = Line::new(TcpStream::connect(address).unwrap()).unwrap();
-            friend.greet(Some(b"the key")).unwrap();
-            friends.push(friend);
-        }
-        assert!(greet(b"the key").unwrap_err().to_string().contains("try again later"));
+        let mut friends: Vec<_> = (0..CLIENTS_MAX).map(|_| call()).collect();
+        friends.iter_mut().for_each(|friend| friend.greet(Some(b"the key")).unwrap());
+        assert!(call().greet(Some(b"the key")).unwrap_err().to_string().contains("try again later"));
         drop((strangers, friends));
     }
 }

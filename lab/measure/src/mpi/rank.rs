@@ -7,7 +7,7 @@ use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use hdrhistogram::Histogram;
 use crate::clock::{Clock, monotonic_ns};
 use crate::cpu::{Snapshot, processes_seconds_by};
 use crate::mpi::Link;
-use crate::namespaces::end_with_this_thread;
+use crate::namespaces::{Killed, end_with_this_thread};
 use crate::pin;
 use crate::plan::{Assignment, Details, End, Job, Outcome, Part, Plan, Role, Test, WorkerMessage};
 use crate::workload::block_loop::Record;
@@ -148,13 +148,13 @@ fn play(
     if end == End::Source {
         details.insert("mpi_version".to_owned(), version.replace(" Version:", "").into());
     }
-    let status = rank.child.wait()?;
+    let status = rank.child.0.wait()?;
     ensure!(status.success(), "the rank ended with {status}");
     Ok(record.outcome(end, details))
 }
 
 struct Rank {
-    child: Child,
+    child: Killed,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -181,9 +181,9 @@ impl Rank {
         command.env("BYWIRE_RUNTIME_DIR", runtime_directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         end_with_this_thread(&mut command);
-        let mut child = command.spawn().context("cannot start a rank's program")?;
-        let input = child.stdin.take().context("a rank has no input")?;
-        let output = child.stdout.take().context("a rank has no output")?;
+        let mut child = Killed(command.spawn().context("cannot start a rank's program")?);
+        let input = child.0.stdin.take().context("a rank has no input")?;
+        let output = child.0.stdout.take().context("a rank has no output")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
@@ -237,16 +237,9 @@ impl Rank {
 
     /// Checks that the rank has a port, so that its messages crossed the fabric.
     fn check_port(&self) -> Result<()> {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.0.id()))?;
         ensure!(maps.contains(PORT_MEMORY), "the rank has no port: its messages did not cross the fabric");
         Ok(())
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
     }
 }
 

@@ -184,7 +184,8 @@ fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
 
 /// Gives the port memory for `count` messages at a time, if they are long.
 pub(crate) fn post_receives(port: &mut Port, priority: Priority, length: usize, count: usize) -> Result<()> {
-    for _ in 0..if length > FRAGMENT_BYTES { count } else { 0 } {
+    let posts = if length > FRAGMENT_BYTES { count } else { 0 };
+    for _ in 0..posts {
         let posted = port.post_receive(priority, vec![0; length]);
         posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
     }

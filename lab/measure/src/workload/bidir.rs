@@ -71,9 +71,21 @@ impl<'a, 'b, E: Endpoint> Duplex<'a, 'b, E> {
             if over && !begun {
                 break;
             }
-            let sent = self.send_some(over)?;
-            begun = !sent.1;
-            let has_moved = self.receive_some()? > 0 || sent.0 > 0;
+            let (stride, mut has_moved) = (stride(self.length), false);
+            let sends = if over { 1 } else { stride };
+            for _ in 0..sends {
+                begun = !self.try_send(Mark::DATA)?;
+                if begun {
+                    break;
+                }
+                has_moved = true;
+            }
+            for _ in 0..stride {
+                if !self.receive_one()? {
+                    break;
+                }
+                has_moved = true;
+            }
             idle_timeout.round(has_moved)?;
             if !has_moved {
                 self.block_loop.lanes[0].wait(Interest::Both, Duration::from_millis(100))?;
@@ -88,31 +100,10 @@ impl<'a, 'b, E: Endpoint> Duplex<'a, 'b, E> {
         self.block_loop.clock.now_ns()
     }
 
-    /// Sends up to a stride of messages. Returns their number, and whether no message is half sent.
-    fn send_some(&mut self, one: bool) -> Result<(u64, bool)> {
-        let stride = if one { 1 } else { stride(self.length) };
-        for sent in 0..stride {
-            if !self.try_send(Mark::DATA)? {
-                return Ok((sent, false));
-            }
-        }
-        Ok((stride, true))
-    }
-
     fn try_send(&mut self, mark: Mark) -> Result<bool> {
         let is_sent = self.block_loop.lanes[0].try_send(self.length, mark)?;
         self.tally.part.sent_bytes += if is_sent { self.length as u64 } else { 0 };
         Ok(is_sent)
-    }
-
-    fn receive_some(&mut self) -> Result<u64> {
-        let stride = stride(self.length);
-        for received in 0..stride {
-            if !self.receive_one()? {
-                return Ok(received);
-            }
-        }
-        Ok(stride)
     }
 
     fn receive_one(&mut self) -> Result<bool> {
