@@ -312,7 +312,7 @@ impl Target {
                 let (to_target, to_source) = arena.walked();
                 for position in (0..to_target.len()).cycle() {
                     sequence = next_sequence(sequence);
-                    let is_new = |value| value == sequence || value == STOPPED;
+                    let is_new = |value: u32| value == sequence || value == STOPPED;
                     if poll(&to_target[position].word, is_new) == STOPPED {
                         break;
                     }
