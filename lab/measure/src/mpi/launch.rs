@@ -392,20 +392,12 @@ mod tests {
     use super::*;
 
     fn options(implementation: Implementation, link: Link) -> String {
-        let installation = Installation {
-            launcher: PathBuf::from("mpiexec"),
-            program: PathBuf::from("rank"),
-            agent: PathBuf::from("agent"),
-        };
+        let [launcher, program, agent] = ["mpiexec", "rank", "agent"].map(PathBuf::from);
+        let installation = &Installation { launcher, program, agent };
         let choice = Choice { implementation, link, ranks: 2, unmatched: 0 };
         let provider = (link == Link::Bywire).then_some(Path::new("/provider"));
-        let launch = Launch {
-            installation: &installation,
-            choice,
-            namespaces: None,
-            directory: Path::new("/tmp"),
-            provider,
-        };
+        let directory = Path::new("/tmp");
+        let launch = Launch { installation, choice, namespaces: None, directory, provider };
         let variables = launch.variables().into_iter().map(|(name, value)| format!("{name}={value}"));
         variables.chain(launch.options()).collect::<Vec<_>>().join(" ")
     }
@@ -439,18 +431,15 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such device >&2; exit 1"]);
         let mut job = Running::start(command).unwrap();
-        let plan = serde_json::from_value(plan()).unwrap();
+        let plan = serde_json::json!({
+            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
+            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
+            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
+        });
+        let plan = serde_json::from_value(plan).unwrap();
         let mut conversation = Conversation::new(listener, &plan, Cores { source: None, target: None });
         let error = format!("{:#}", conversation.outcomes(&mut job).unwrap_err());
         assert!(error.contains("launcher ended"), "{error}");
         assert_eq!(job.end().as_deref(), Some("no such device"));
-    }
-
-    fn plan() -> serde_json::Value {
-        serde_json::json!({
-            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
-            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
-            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
-        })
     }
 }

@@ -107,7 +107,7 @@ fn play(
     }
     // Ports of this job meet in its own directory, or in that of this end's node.
     let directory = socket.parent().context("the socket is in no directory")?;
-    let of_node = plan.runtime_directories.as_ref().map(|directories| directories.of(end));
+    let of_node = plan.runtime_directories.as_ref().map(|directories| Path::new(directories.of(end)));
     let mut rank = Rank::start(plan, program, of_node.unwrap_or(directory))?;
     let introduced = rank.line("rank")?;
     let mut words = introduced.trim_end().splitn(4, ' ').skip(1);

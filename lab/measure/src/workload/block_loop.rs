@@ -149,22 +149,16 @@ impl Record {
 
 /// One end's loop over the blocks of a pair.
 pub struct BlockLoop<'a, E> {
-    /// The plan.
-    pub plan: &'a Plan,
-    /// The end that this loop plays.
-    pub end: End,
-    /// The lanes to the other end.
-    pub lanes: &'a mut [E],
+    pub(crate) plan: &'a Plan,
+    pub(crate) end: End,
+    pub(crate) lanes: &'a mut [E],
     /// The clock that blocks are timed by.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// The tag of this block's `Begin` and `End`.
-    pub tag: u32,
-    /// When this block began.
-    pub started_ns: u64,
-    /// When this block is to stop.
-    pub stop_ns: u64,
-    /// The round trips of this block, and the blocks before it.
-    pub record: Record,
+    pub(crate) tag: u32,
+    pub(crate) started_ns: u64,
+    pub(crate) stop_ns: u64,
+    pub(crate) record: Record,
     core: Option<u32>,
 }
 
