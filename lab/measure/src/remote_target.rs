@@ -280,18 +280,14 @@ fn version() -> String {
 }
 
 fn same_version(protocol: u32, other: &str) -> Result<()> {
+    // A short text without control characters.
+    let shown: String = other.escape_debug().take(WORD_LENGTH_MAX).collect();
     ensure!(
         protocol == PROTOCOL && other == version(),
-        "its version is {} and this one is {}: install the same at both ends",
-        quoted(other),
+        "its version is {shown} and this one is {}: install the same at both ends",
         version()
     );
     Ok(())
-}
-
-/// A short text of the other side, without control characters.
-fn quoted(word: &str) -> String {
-    word.escape_debug().take(WORD_LENGTH_MAX).collect()
 }
 
 /// A code of the nonces of server and client, which only those with the key can make.

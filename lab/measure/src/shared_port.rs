@@ -148,15 +148,6 @@ impl<'a> SharedPort<'a> {
         self.slots[number].progress = BlockProgress::new(self.plan);
     }
 
-    /// Begins all blocks at one moment, to end at one moment.
-    fn begin_all(&mut self) {
-        let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
-        for number in 0..self.slots.len() {
-            self.begin(number);
-            self.slots[number].stop_ns = Some(stop_ns);
-        }
-    }
-
     /// Ends a block. The accounts end with the last one.
     fn complete(&mut self, number: usize) {
         let slot = &mut self.slots[number];
@@ -241,9 +232,11 @@ impl<'a> SharedPort<'a> {
                 Kind::Begun => {
                     unready = unready.checked_sub(1).with_context(|| unexpected(mark))?;
                     // Peers that share a core answer one after the other. A peer that began at once might end before
-                    // the last one begins.
-                    if unready == 0 {
-                        self.begin_all();
+                    // the last one begins, so all begin at one moment, to end at one moment.
+                    let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
+                    for number in (0..self.slots.len()).filter(|_| unready == 0) {
+                        self.begin(number);
+                        self.slots[number].stop_ns = Some(stop_ns);
                     }
                 }
                 Kind::Ended => {

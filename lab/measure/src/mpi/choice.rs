@@ -37,27 +37,6 @@ const NUMBER_BYTES: u64 = 8;
 /// The most bytes that a rank keeps for an operation of all ranks, in each direction.
 const COLLECTIVE_BYTES_MAX: u64 = 256 << 20;
 
-/// Refuses a length that an operation of all ranks cannot have.
-fn check_size(request: &Request, ranks: u32) -> Result<()> {
-    let Some(size_bytes) = request.size_bytes.filter(|_| request.is_collective()) else { return Ok(()) };
-    ensure!(
-        request.test != Test::Allreduce.name() || size_bytes.is_multiple_of(NUMBER_BYTES),
-        Misuse(format!(
-            "allreduce adds numbers of {NUMBER_BYTES} bytes: give a --size that is a multiple of {NUMBER_BYTES}"
-        ))
-    );
-    let longest = COLLECTIVE_BYTES_MAX / u64::from(ranks);
-    ensure!(
-        request.test != Test::Alltoall.name() || size_bytes <= longest,
-        Misuse(format!(
-            "{ranks} ranks with messages of {} for each other would keep too much memory: give a --size of up to {longest} \
-             bytes, or fewer --ranks",
-            size::show(size_bytes)
-        ))
-    );
-    Ok(())
-}
-
 impl Choice {
     /// `None` if `request` is for another level. Fails if the implementation, the link or the test does not exist, or if an
     /// option does not apply here.
@@ -104,7 +83,22 @@ impl Choice {
             Misuse("--ranks is for ranks of one machine, and of two namespaces there is one in each: leave it out".to_owned())
         );
         let unmatched = bounded("unmatched", request.unmatched.unwrap_or(0), 0..=UNMATCHED_MAX, "")?;
-        check_size(request, ranks)?;
+        let size_bytes = request.size_bytes.unwrap_or(NUMBER_BYTES);
+        ensure!(
+            request.test != Test::Allreduce.name() || size_bytes.is_multiple_of(NUMBER_BYTES),
+            Misuse(format!(
+                "allreduce adds numbers of {NUMBER_BYTES} bytes: give a --size that is a multiple of {NUMBER_BYTES}"
+            ))
+        );
+        let longest = COLLECTIVE_BYTES_MAX / u64::from(ranks);
+        ensure!(
+            request.test != Test::Alltoall.name() || size_bytes <= longest,
+            Misuse(format!(
+                "{ranks} ranks with messages of {} for each other would keep too much memory: give a --size of up to {longest} \
+                 bytes, or fewer --ranks",
+                size::show(size_bytes)
+            ))
+        );
         Ok(Some(Self { implementation, link, ranks, unmatched }))
     }
 

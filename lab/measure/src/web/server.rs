@@ -138,7 +138,9 @@ impl Program {
         };
         fs::write(&configuration, text).context("cannot write the server's configuration")?;
         let said = directory.join("said");
-        let is_isolated = may_isolate();
+        // As root its workers change to another user. Without a PID namespace of their own they would survive if the guard
+        // and its parent were killed together, as they get no signal then.
+        let is_isolated = isolation::succeeds(isolation::command().arg("true"));
         let mut command = match is_isolated {
             true => isolation::command(),
             false => Command::new(&self.path),
@@ -200,12 +202,6 @@ fn nginx(listen: &str, directory: &Path) -> String {
          default_type application/octet-stream;\nserver {{ listen {listen}; root \"{directory}/site\"; }}\n}}\n",
         temporary.concat()
     )
-}
-
-/// Returns whether a server may have a PID namespace of its own. As root its workers change to another user. They would
-/// survive if the guard and its parent were killed together, as they get no signal then.
-fn may_isolate() -> bool {
-    isolation::succeeds(isolation::command().arg("true"))
 }
 
 /// The group number of the workers, if they would be root otherwise.

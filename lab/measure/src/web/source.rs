@@ -50,7 +50,15 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
         answered.disturbed.clone_from(&disturbed);
     }
     let peak = done as f64 / asked.iter().map(|part| part.seconds).sum::<f64>();
-    let mut details = open_loads(plan, &mut load, peak, address)?;
+    let mut loads = Vec::new();
+    for (index, share) in SHARES.into_iter().enumerate() {
+        let before = processes_seconds(&address.processes);
+        let seed = moments_seed(plan, index);
+        let open = load.open(peak * share, Duration::from_micros(plan.open_us), seed)?;
+        let server_cpu_seconds = processes_seconds(&address.processes) - before;
+        loads.push(OpenLoad { share, server_cpu_seconds, ..open });
+    }
+    let mut details = Details::from([(LOADS.to_owned(), json!(loads))]);
     details.insert("mean_document_bytes".into(), load.mean_bytes().into());
     details.insert("server_version".into(), address.version.clone().into());
     details.insert("server_processes".into(), address.processes.len().into());
@@ -58,18 +66,6 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
     let source = outcome(End::Source, asked, before.0.until(&after.0));
     let target = outcome(End::Target, answered, before.1.until(&after.1));
     Ok([Outcome { round_trips: buckets(&round_trips), details, ..source }, target])
-}
-
-fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Result<Details> {
-    let server_seconds = || processes_seconds(&address.processes);
-    let mut loads = Vec::new();
-    for (index, share) in SHARES.into_iter().enumerate() {
-        let before = server_seconds();
-        let seed = moments_seed(plan, index);
-        let open = load.open(peak * share, Duration::from_micros(plan.open_us), seed)?;
-        loads.push(OpenLoad { share, server_cpu_seconds: server_seconds() - before, ..open });
-    }
-    Ok(Details::from([(LOADS.to_owned(), json!(loads))]))
 }
 
 /// The seed of the times of a load. Each pair and each load has its own, and they can be reproduced.
