@@ -50,7 +50,7 @@ pub struct FrameLink {
     pub coalesce: bool,
     /// Let the interfaces segment long sends.
     pub segmentation: bool,
-    /// Of a million packets that reach an end of a veth link, this many are dropped at random.
+    /// The number of packets that are dropped at random, of a million that reach an end of a veth link.
     pub lost_ppm: u32,
     /// The rate of the switch in the middle of a veth link, for each direction. `None`: there is no switch.
     pub rate_mbits: Option<u32>,

@@ -32,10 +32,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct IssuedKeys(Mutex<VecDeque<(Instant, [u8; KEY_BYTES])>>);
 
-/// What a client is told.
+/// The message to a client.
 #[derive(Serialize, Deserialize)]
 struct Grant {
-    /// Where the server takes control connections.
+    /// The port for control connections.
     tcp_port: u16,
     key: [u8; KEY_BYTES],
 }

@@ -17,7 +17,7 @@ pub struct FabricPair {
     directories: RuntimeDirectories,
     /// How their packets are protected.
     pub security: Security,
-    /// Where they are.
+    /// The namespaces of the nodes.
     pub namespaces: Arc<Namespaces>,
 }
 

@@ -28,7 +28,7 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 30;
 pub const LINES_MAX: u32 = 1 << 20;
 
 names! {
-    /// What is measured.
+    /// A ceiling of the machine.
     Test, "test of level memory" {
         Cacheline = "cacheline": "half-RTT of a cache line handed between two cores by polling",
         Futex = "futex": "half-RTT of a hand-off between two sleeping processes by futex",
@@ -73,7 +73,7 @@ impl Spec {
         Self { test, size_bytes: 1 << 20, lines: 256, both_cores: false }
     }
 
-    /// True if a second process has to create and serve a [`Target`].
+    /// Returns whether a second process has to create and serve a [`Target`].
     pub fn needs_target(&self) -> bool {
         match self.test {
             Test::Cacheline | Test::Futex | Test::Pipe => true,

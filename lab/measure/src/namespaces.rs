@@ -35,15 +35,15 @@ pub const PREFIX_LENGTH: u32 = 24;
 /// A source and a target namespace, and what joins them.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// What joins them. It is dropped first.
+    /// The link between them. It is dropped first.
     link: NamespaceLink,
-    /// Where the measuring end runs.
+    /// The namespace of the measuring end.
     pub source: Namespace,
-    /// Where the answering end runs.
+    /// The namespace of the answering end.
     pub target: Namespace,
 }
 
-/// What joins two namespaces.
+/// A link between namespaces.
 #[derive(Debug)]
 pub struct NamespaceLink {
     /// Its name in cells, such as `veth`.
@@ -100,7 +100,7 @@ impl Namespaces {
         Ok(Self { link, source, target })
     }
 
-    /// What joins them, as a cell names it.
+    /// The link's name in a cell.
     pub fn link(&self) -> &'static str {
         self.link.name
     }

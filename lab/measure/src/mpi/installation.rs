@@ -1,4 +1,4 @@
-//! Where an MPI implementation is installed on this machine, and the program that its compiler made.
+//! The place where an MPI implementation is installed on this machine, and the program that its compiler made.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -108,7 +108,7 @@ impl Tools {
 
     /// The first launcher in `directories` that belongs to the implementation and has a compiler beside it.
     pub(super) fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
-        // Where a distribution has several implementations, the suffix tells them apart.
+        // If a distribution has several implementations, the suffix tells them apart.
         let (endings, names) = match implementation {
             Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
             Implementation::Mpich => ([".mpich", ""], ["HYDRA", "MPICH"]),
@@ -136,7 +136,7 @@ pub(super) fn search_path() -> Vec<PathBuf> {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
 }
 
-/// Where MPICH of the Python Package Index is, or another one that the user names.
+/// The directory of MPICH of the Python Package Index, or of another one that the user names.
 pub(super) fn mpich_directory() -> Result<PathBuf> {
     let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
     named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)

@@ -52,7 +52,7 @@ const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// What comes before them at the source of two hosts: a host name, by which launchers tell hosts apart, and a wait until
+/// The commands before them at the source of two hosts: a host name, by which launchers tell hosts apart, and a wait until
 /// the interfaces have a carrier. The kernel reports that of a new one a second late, and MPI passes over interfaces
 /// without. [`Installation::agent`] does so for the other rank's host.
 const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
@@ -213,7 +213,7 @@ impl Launch<'_> {
     }
 }
 
-/// May a job have a PID and a mount namespace of its own? Tried once.
+/// Returns whether a job may have a PID and a mount namespace of its own. Tried once.
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
         isolation::succeeds(isolation::command().args(ISOLATED).args([PREPARE, MEMORY, "true"]))

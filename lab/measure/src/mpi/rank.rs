@@ -31,7 +31,7 @@ const SAMPLES_MAX: usize = 8 << 20;
 /// The most foreign lines that are skipped at once, and the longest line.
 const COMPLAINTS_MAX: usize = 64;
 const LINE_BYTES_MAX: u64 = 4096;
-/// What a process with a port has mapped.
+/// A mapping that every process with a port has.
 const PORT_MEMORY: &str = "/memfd:bywire-port";
 /// The environment variables by which launchers tell a rank its number.
 const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];

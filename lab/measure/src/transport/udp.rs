@@ -72,8 +72,8 @@ impl Transport for Udp {
     }
 }
 
-/// Returns whether this is the expected source. Without this check, a program that knows the cookie could make a target flood a machine
-/// that never asked for it.
+/// Returns whether this is the expected source. Without this check, a program that knows the cookie could make a target
+/// flood a machine that never asked for it.
 fn is_expected(plan: &Plan, peer: SocketAddr) -> bool {
     plan.source.is_none_or(|source| source.to_canonical() == peer.ip().to_canonical())
 }

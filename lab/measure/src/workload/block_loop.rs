@@ -136,7 +136,7 @@ impl Record {
         Ok(())
     }
 
-    /// What `end` reports once it has played all blocks.
+    /// The report of `end`, which has played all blocks.
     pub fn outcome(mut self, end: End, details: Details) -> Outcome {
         let blocks = self.parts.split_off(self.warmup_blocks);
         let span =
@@ -336,7 +336,7 @@ pub fn idle_deadline_ns(plan: &Plan, since_ns: u64) -> u64 {
     since_ns.max(plan.begin_ns.unwrap_or(0)).saturating_add(TIMEOUT.as_nanos() as u64)
 }
 
-/// What an end counts while it plays a block.
+/// The counts of an end while it plays a block.
 #[derive(Default)]
 pub struct Tally {
     /// The counts.
