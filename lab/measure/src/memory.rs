@@ -124,29 +124,21 @@ pub struct Address {
 pub struct Source {
     clock: Clock,
     kind: SourceKind,
+    /// The number of the last message.
+    sequence: u32,
+    /// The cache line of the next message.
+    position: usize,
 }
 
 enum SourceKind {
     /// Two runs of cache lines, each written by one end only and walked side by side: a message on each line, and its
     /// answer.
-    Cacheline {
-        arena: Arena,
-        position: usize,
-        sequence: u32,
-    },
-    Futex {
-        arena: Arena,
-        sequence: u32,
-    },
-    Pipe {
-        to_target: File,
-        to_source: File,
-    },
-    /// The arena has the other core's part, if two cores are measured.
-    Rate {
-        buffers: Buffers,
-        beside: Option<Arena>,
-    },
+    Cacheline(Arena),
+    Futex(Arena),
+    /// The pipes to the target and to the source.
+    Pipe(File, File),
+    /// The buffers, and the other core's part if two cores are measured.
+    Rate(Buffers, Option<Arena>),
     Syscall,
 }
 
@@ -158,41 +150,41 @@ impl Source {
         let address = || target.context("this test is between two processes: give the target's address");
         let arena = || Arena::open(&address()?.arena);
         let kind = match spec.test {
-            Test::Cacheline => SourceKind::Cacheline { arena: arena()?, position: 0, sequence: 0 },
-            Test::Futex => SourceKind::Futex { arena: arena()?, sequence: 0 },
+            Test::Cacheline => SourceKind::Cacheline(arena()?),
+            Test::Futex => SourceKind::Futex(arena()?),
             Test::Pipe => {
                 let gone = "the target is gone: its pipes cannot be opened";
                 let to_target = OpenOptions::new().write(true).open(&address()?.pipe_to_target);
                 let to_source = File::open(&address()?.pipe_to_source).context(gone)?;
-                SourceKind::Pipe { to_target: to_target.context(gone)?, to_source }
+                SourceKind::Pipe(to_target.context(gone)?, to_source)
             }
             Test::Syscall => SourceKind::Syscall,
-            _ => SourceKind::Rate {
-                buffers: Buffers::new(spec.test, spec.size_bytes)?,
-                beside: spec.both_cores.then(arena).transpose()?,
-            },
+            _ => {
+                let buffers = Buffers::new(spec.test, spec.size_bytes)?;
+                SourceKind::Rate(buffers, spec.both_cores.then(arena).transpose()?)
+            }
         };
-        Ok(Self { clock: Clock::shared(), kind })
+        Ok(Self { clock: Clock::shared(), kind, sequence: 0, position: 0 })
     }
 
     /// Measures for about `duration`, but at least one batch. Fails if the system reports that the target has ended.
     pub fn block(&mut self, duration: Duration) -> Result<Reading> {
-        if let SourceKind::Rate { beside: Some(arena), .. } = &self.kind {
+        if let SourceKind::Rate(_, Some(arena)) = &self.kind {
             poll(&arena[PASSED_BY_TARGET].word, |running| running == 1);
         }
-        let beside_before = self.kind.bytes_beside();
+        let beside_before = self.bytes_beside();
         let started_ns = self.clock.now_ns();
         let mut operations = 0;
         let ns = loop {
-            operations += self.kind.batch()?;
+            operations += self.batch()?;
             let elapsed_ns = self.clock.now_ns() - started_ns;
             if elapsed_ns >= duration.as_nanos() as u64 && elapsed_ns > 0 {
                 break elapsed_ns as f64;
             }
         };
         let value = match &self.kind {
-            SourceKind::Rate { buffers, .. } => {
-                let beside = self.kind.bytes_beside() - beside_before;
+            SourceKind::Rate(buffers, _) => {
+                let beside = self.bytes_beside() - beside_before;
                 (operations * buffers.counted_bytes() + beside) as f64 / (ns * 1e-9)
             }
             SourceKind::Syscall => ns / operations as f64,
@@ -200,14 +192,13 @@ impl Source {
         };
         Ok(Reading { value, seconds: ns * 1e-9, operations })
     }
-}
 
-impl SourceKind {
     /// Does some operations and returns their number.
     fn batch(&mut self) -> Result<u64> {
-        match self {
+        let Self { kind, sequence, position, .. } = self;
+        match kind {
             // 16 round trips, each on the next line, so that reading the clock adds well under 1 %.
-            Self::Cacheline { arena, position, sequence } => {
+            SourceKind::Cacheline(arena) => {
                 let (to_target, to_source) = arena.walked();
                 for _ in 0..16 {
                     *sequence = next_sequence(*sequence);
@@ -218,21 +209,21 @@ impl SourceKind {
                 }
                 Ok(16)
             }
-            Self::Futex { arena, sequence } => {
+            SourceKind::Futex(arena) => {
                 let before = *sequence;
                 *sequence = next_sequence(before);
                 hand_over(&arena[TO_TARGET].word, *sequence)?;
                 sleep_while(&arena[TO_SOURCE].word, before)?;
                 Ok(1)
             }
-            Self::Pipe { to_target, to_source } => {
+            SourceKind::Pipe(to_target, to_source) => {
                 let mut byte = [1];
                 to_target.write_all(&byte)?;
                 to_source.read_exact(&mut byte).context("the target is gone")?;
                 Ok(1)
             }
-            Self::Rate { buffers, .. } => Ok(buffers.batch()),
-            Self::Syscall => {
+            SourceKind::Rate(buffers, _) => Ok(buffers.batch()),
+            SourceKind::Syscall => {
                 for _ in 0..256 {
                     black_box(rustix::process::getppid());
                 }
@@ -243,9 +234,9 @@ impl SourceKind {
 
     /// The bytes that the other core has passed over.
     fn bytes_beside(&self) -> u64 {
-        match self {
+        match &self.kind {
             // Relaxed: a count of bytes, on which no other data depends.
-            Self::Rate { beside: Some(arena), .. } => arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed),
+            SourceKind::Rate(_, Some(arena)) => arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed),
             _ => 0,
         }
     }
@@ -255,18 +246,16 @@ impl Drop for Source {
     fn drop(&mut self) {
         match &mut self.kind {
             // Release: pairs with the Acquire load in the target's `poll`.
-            SourceKind::Cacheline { arena, position, .. } => {
-                arena.walked().0[*position].word.store(STOPPED, Ordering::Release)
+            SourceKind::Cacheline(arena) => {
+                arena.walked().0[self.position].word.store(STOPPED, Ordering::Release)
             }
             // If the wake-up fails, no process is left to be woken.
-            SourceKind::Futex { arena, .. } => _ = hand_over(&arena[TO_TARGET].word, STOPPED),
+            SourceKind::Futex(arena) => _ = hand_over(&arena[TO_TARGET].word, STOPPED),
             // A pipe without a reader has no target to stop.
-            SourceKind::Pipe { to_target, .. } => _ = to_target.write_all(&[0]),
+            SourceKind::Pipe(to_target, _) => _ = to_target.write_all(&[0]),
             // Relaxed: the target only has to see it soon.
-            SourceKind::Rate { beside: Some(arena), .. } => {
-                arena[STOP].word.store(STOPPED, Ordering::Relaxed)
-            }
-            SourceKind::Rate { .. } | SourceKind::Syscall => {}
+            SourceKind::Rate(_, Some(arena)) => arena[STOP].word.store(STOPPED, Ordering::Relaxed),
+            SourceKind::Rate(_, None) | SourceKind::Syscall => {}
         }
     }
 }
