@@ -40,7 +40,6 @@ pub struct Msg;
 pub struct MsgEnd {
     state: Rc<RefCell<State>>,
     outbox: Outbox,
-    lent: bool,
     spin: bool,
 }
 
@@ -223,7 +222,7 @@ fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> R
     let end_of = |(lane, priority)| {
         let (length, lent) = (lengths(lane).sent_by(end), plan.request.lent);
         let outbox = Outbox::new(plan, priority, length, lent, &mut state.borrow_mut().free);
-        MsgEnd { state: state.clone(), outbox, lent, spin: plan.spin }
+        MsgEnd { state: state.clone(), outbox, spin: plan.spin }
     };
     Ok(lanes.into_iter().map(end_of).collect())
 }
@@ -494,7 +493,7 @@ impl Endpoint for MsgEnd {
         let mut details = Details::default();
         details.insert("sleeps".into(), self.state.borrow().port.statistics().sleeps.into());
         details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());
-        details.insert("lent".into(), self.lent.into());
+        details.insert("lent".into(), matches!(self.outbox.next, Next::Lent(_)).into());
         details
     }
 }

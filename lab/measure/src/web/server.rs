@@ -42,14 +42,55 @@ impl Running {
     /// Starts the server that `plan` asks for, with the documents in `directory/site`. Waits until it listens or until
     /// `is_wanted` fails. Fails if the server is not installed, or with its error message.
     pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
-        let program = Program::find(plan.server)?;
+        let found = find(plan.server)?;
         for _ in 1..TRIES {
-            match program.start(plan, directory, is_wanted) {
+            match Self::run(plan, &found, directory, is_wanted) {
                 Err(error) if is_taken(&error) => {}
                 result => return result,
             }
         }
-        program.start(plan, directory, is_wanted)
+        Self::run(plan, &found, directory, is_wanted)
+    }
+
+    fn run(plan: &Plan, found: &Found, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
+        let (program, version) = found;
+        let address = if plan.link == Link::Unix {
+            let path = directory.join("socket");
+            let _left_by_a_try_before = fs::remove_file(&path);
+            format!("unix:{}", path.display())
+        } else {
+            let free = TcpListener::bind(SocketAddr::new(plan.bind, 0));
+            let free = free.and_then(|listener| listener.local_addr());
+            free.with_context(|| format!("cannot listen on {}", plan.bind))?.to_string()
+        };
+        let configuration = directory.join("configuration");
+        let text = match plan.server {
+            Server::Nginx => nginx(&address, directory),
+            Server::Apache => apache(&address, directory, plan.connections),
+        };
+        fs::write(&configuration, text).context("cannot write the server's configuration")?;
+        let said = directory.join("said");
+        // As root its workers change to another user. Without a PID namespace of their own they would survive if the guard
+        // and its parent were killed together, as they get no signal then.
+        let is_isolated = isolation::succeeds(isolation::command().arg("true"));
+        let mut command = if is_isolated { isolation::command() } else { Command::new(program) };
+        command.args(is_isolated.then_some(program));
+        match plan.server {
+            Server::Nginx => {
+                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
+            }
+            Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
+        };
+        command.arg(&configuration).current_dir(directory).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+        end_with_this_thread(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        let group = Pid::from_raw(child.id() as i32);
+        let mut running = Self { child, is_isolated, group, address, version: version.clone() };
+        running
+            .await_listening(&[said, directory.join("errors")], is_wanted)
+            .with_context(|| format!("{} cannot be started", plan.server.title()))?;
+        Ok(running)
     }
 
     /// Its processes.
@@ -92,79 +133,28 @@ impl Drop for Running {
     }
 }
 
-struct Program {
-    server: Server,
-    path: PathBuf,
-    version: String,
-}
+/// The program of a server, and the version that it prints.
+type Found = (PathBuf, String);
 
-impl Program {
-    fn find(server: Server) -> Result<Self> {
-        let (names, package): (&[&str], _) = match server {
-            Server::Nginx => (&["nginx"], "nginx-light"),
-            Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
-        };
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories: Vec<PathBuf> =
-            std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
-        let at = |name: &&str| {
-            directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
-        };
-        let Some(path) = names.iter().find_map(at) else {
-            bail!("{} is not installed: `apt-get install {package}`", server.title());
-        };
-        let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();
-        let output = output.with_context(|| format!("cannot run {}", path.display()))?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let version = said.lines().find_map(|line| Some(line.split_once("version: ")?.1.trim().to_owned()));
-        Ok(Self { server, path, version: version.unwrap_or_else(|| "unknown".to_owned()) })
-    }
-
-    fn start(&self, plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Running> {
-        let address = if plan.link == Link::Unix {
-            let path = directory.join("socket");
-            let _left_by_a_try_before = fs::remove_file(&path);
-            format!("unix:{}", path.display())
-        } else {
-            let free = TcpListener::bind(SocketAddr::new(plan.bind, 0));
-            let free = free.and_then(|listener| listener.local_addr());
-            free.with_context(|| format!("cannot listen on {}", plan.bind))?.to_string()
-        };
-        let configuration = directory.join("configuration");
-        let text = match self.server {
-            Server::Nginx => nginx(&address, directory),
-            Server::Apache => apache(&address, directory, plan.connections),
-        };
-        fs::write(&configuration, text).context("cannot write the server's configuration")?;
-        let said = directory.join("said");
-        // As root its workers change to another user. Without a PID namespace of their own they would survive if the guard
-        // and its parent were killed together, as they get no signal then.
-        let is_isolated = isolation::succeeds(isolation::command().arg("true"));
-        let mut command = match is_isolated {
-            true => isolation::command(),
-            false => Command::new(&self.path),
-        };
-        if is_isolated {
-            command.arg(&self.path);
-        }
-        match self.server {
-            Server::Nginx => {
-                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
-            }
-            Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
-        };
-        command.arg(&configuration).current_dir(directory).process_group(0);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
-        end_with_this_thread(&mut command);
-        let child = command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
-        let group = Pid::from_raw(child.id() as i32);
-        let mut running = Running { child, is_isolated, group, address, version: self.version.clone() };
-        running
-            .await_listening(&[said, directory.join("errors")], is_wanted)
-            .with_context(|| format!("{} cannot be started", self.server.title()))?;
-        Ok(running)
-    }
+fn find(server: Server) -> Result<Found> {
+    let (names, package): (&[&str], _) = match server {
+        Server::Nginx => (&["nginx"], "nginx-light"),
+        Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
+    let at =
+        |name: &&str| directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file());
+    let Some(path) = names.iter().find_map(at) else {
+        bail!("{} is not installed: `apt-get install {package}`", server.title());
+    };
+    let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {}", path.display()))?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let version = said.lines().find_map(|line| Some(line.split_once("version: ")?.1.trim().to_owned()));
+    Ok((path, version.unwrap_or_else(|| "unknown".to_owned())))
 }
 
 /// Debian's configuration, but with one process whose threads suffice for all connections.

@@ -8,9 +8,14 @@ use crate::endpoint::{Endpoint, Kind, Mark, Received, TIMEOUT, receive_in_time};
 use crate::plan::{Part, Plan};
 
 /// Half-RTT of each round trip.
-pub struct Latency;
+pub type Latency = PingPong<false>;
+/// Requests and responses of given lengths, one at a time.
+pub type Rr = PingPong<true>;
 
-impl Workload for Latency {
+/// Ping-pong, which may be counted in transactions.
+pub struct PingPong<const COUNTS_TRANSACTIONS: bool>;
+
+impl<const COUNTS_TRANSACTIONS: bool> Workload for PingPong<COUNTS_TRANSACTIONS> {
     /// The requesting end. A block's `reading` is the median half-RTT.
     fn source<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
         ping(block_loop)
@@ -21,32 +26,14 @@ impl Workload for Latency {
     }
 
     fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
-        source.reading
+        let per_second = source.operations as f64 / source.seconds;
+        if COUNTS_TRANSACTIONS { Some(per_second) } else { source.reading }
     }
 
     fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
-        details.count_lost(plan, blocks);
-    }
-}
-
-/// Requests and responses of given lengths, one at a time.
-pub struct Rr;
-
-impl Workload for Rr {
-    fn source<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
-        ping(block_loop)
-    }
-
-    fn target<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
-        pong(block_loop)
-    }
-
-    fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
-        Some(source.operations as f64 / source.seconds)
-    }
-
-    fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
-        details.quantiles("round_trip", blocks, &[("p50", 0.5), ("p99", 0.99), ("p999", 0.999)]);
+        if COUNTS_TRANSACTIONS {
+            details.quantiles("round_trip", blocks, &[("p50", 0.5), ("p99", 0.99), ("p999", 0.999)]);
+        }
         details.count_lost(plan, blocks);
     }
 }
