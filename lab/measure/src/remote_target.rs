@@ -3,7 +3,6 @@
 //! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
 //! key if the server asks for one), then the job, then the target's reports. The measured messages have sockets of their own.
 
-use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,11 +74,11 @@ impl Admission {
     }
 
     /// The key that a client has proved.
-    fn proved(&self, is_proved: impl Fn(&[u8]) -> bool) -> Option<Cow<'_, [u8]>> {
+    fn proved(&self, is_proved: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         match self {
             Self::Anyone => None,
-            Self::Key(key) => is_proved(key).then_some(Cow::Borrowed(key)),
-            Self::Fabric(keys) => keys.take(Instant::now(), is_proved).map(Cow::Owned),
+            Self::Key(key) => is_proved(key).then(|| key.clone()),
+            Self::Fabric(keys) => keys.take(Instant::now(), is_proved),
         }
     }
 }
@@ -112,9 +111,7 @@ impl Host {
 }
 
 /// A target on another machine. Dropping it ends it.
-pub(crate) struct RemoteTarget {
-    stream: TcpStream,
-}
+pub(crate) struct RemoteTarget(TcpStream);
 
 impl RemoteTarget {
     /// Asks `host` to run the target of `job`. Its messages go to `sender`.
@@ -130,13 +127,13 @@ impl RemoteTarget {
         line.say(job)?;
         line.forever()?;
         std::thread::spawn(move || listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender));
-        Ok(Self { stream })
+        Ok(Self(stream))
     }
 }
 
 impl Drop for RemoteTarget {
     fn drop(&mut self) {
-        let _gone = self.stream.shutdown(Shutdown::Both);
+        let _gone = self.0.shutdown(Shutdown::Both);
     }
 }
 

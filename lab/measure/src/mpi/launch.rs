@@ -224,7 +224,7 @@ fn may_isolate() -> bool {
 /// A running launcher in a process group of its own. Dropping it ends the group.
 struct Running {
     leader: Leader,
-    complaints: Option<JoinHandle<String>>,
+    complaints: JoinHandle<String>,
 }
 
 impl Running {
@@ -233,8 +233,7 @@ impl Running {
         end_with_this_thread(&mut command);
         let mut leader = Leader::start(&mut command).context("cannot start MPI's launcher")?;
         let said = leader.child.stderr.take().context("MPI's launcher has no standard error")?;
-        let complaints = Some(std::thread::spawn(move || read_some(said)));
-        Ok(Self { leader, complaints })
+        Ok(Self { leader, complaints: std::thread::spawn(move || read_some(said)) })
     }
 
     fn is_gone(&mut self) -> bool {
@@ -259,7 +258,7 @@ impl Running {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.leader.end();
-        telling_line(&self.complaints.take()?.join().ok()?)
+        telling_line(&self.complaints.join().ok()?)
     }
 }
 

@@ -110,9 +110,8 @@ impl Load {
     /// For this long, sends a request on every connection as soon as the previous one is answered. Then waits for the
     /// missing answers. Every connection is answered at least once. The server does no work for this client before or
     /// afterwards, so the requests, their time and their cost belong together. Round trips in ns are added to
-    /// `round_trips`. No connection may have a request before.
-    ///
-    /// Fails if the server ends a connection, sends wrong bytes, or sends nothing for ten seconds.
+    /// `round_trips`. No connection may have a request before. Fails if the server ends a connection, sends wrong bytes, or
+    /// sends nothing for ten seconds.
     pub fn closed(&mut self, duration: Duration, round_trips: &mut Histogram<u64>) -> Result<Part> {
         let began_ns = self.clock.now_ns();
         let until_ns = began_ns + duration.as_nanos() as u64;
@@ -139,9 +138,8 @@ impl Load {
     /// runs. No connection may have a request before, and none has one afterwards.
     ///
     /// It polls, because a client that has to be woken is late and would charge that to the server. Where processes
-    /// that carry the packets need its core, it sleeps until a request is due or an answer arrives.
-    ///
-    /// Fails as [`Load::closed`].
+    /// that carry the packets need its core, it sleeps until a request is due or an answer arrives. Fails as
+    /// [`Load::closed`].
     pub fn open(&mut self, per_second: f64, duration: Duration, seed: u64) -> Result<OpenLoad> {
         let mut arrivals = PoissonArrivals::new(per_second, seed);
         let mut idle: Vec<usize> = (0..self.connections.len()).collect();

@@ -16,11 +16,8 @@ pub struct Response {
 
 impl Response {
     /// Takes the bytes that have arrived, and returns true once the response is complete. Its body has to be `expected`
-    /// bytes long. It is passed on as (offset, bytes).
-    ///
-    /// # Errors
-    /// A status other than success, another length, a version other than HTTP/1.1, a head that is too long, or more
-    /// bytes than were requested.
+    /// bytes long. It is passed on as (offset, bytes). Fails on a status other than success, another length, a version
+    /// other than HTTP/1.1, a head that is too long, or more bytes than were requested.
     pub fn take(
         &mut self,
         mut arrived: &[u8],
