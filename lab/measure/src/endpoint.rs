@@ -4,13 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::plan::Details;
 
 /// How long an end waits for its peer to make any progress before it gives up.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The longest time that [`Endpoint::receive`] sleeps before it returns `None`.
 pub const NAP: Duration = Duration::from_millis(500);
 
@@ -35,7 +34,7 @@ pub trait Endpoint {
     /// opened. May return early.
     fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()>;
 
-    /// True if [`Endpoint::wait`] returns at once.
+    /// Returns whether [`Endpoint::wait`] returns at once.
     fn spins(&self) -> bool {
         false
     }
@@ -98,9 +97,7 @@ pub fn receive_in_time<E: Endpoint>(end: &mut E) -> Result<Received> {
         if let Some(received) = end.receive()? {
             return Ok(received);
         }
-        if started.elapsed() > TIMEOUT {
-            bail!("the peer has sent nothing for {} s", TIMEOUT.as_secs());
-        }
+        ensure!(started.elapsed() <= TIMEOUT, "the peer has sent nothing for {} s", TIMEOUT.as_secs());
     }
 }
 
@@ -126,17 +123,12 @@ pub enum Interest {
     Both,
 }
 
-/// Repeats `attempt` until it has sent, and waits for room in between. Fails if the peer takes nothing for [`TIMEOUT`].
+/// Repeats `send` until it has sent, and waits for room in between. Fails if the peer takes nothing for [`TIMEOUT`].
 #[inline]
-pub fn send_when_taken<E: Endpoint>(
-    end: &mut E,
-    mut attempt: impl FnMut(&mut E) -> Result<bool>,
-) -> Result<()> {
+pub fn send_when_taken<E: Endpoint>(end: &mut E, send: impl Fn(&mut E) -> Result<bool>) -> Result<()> {
     let started = Instant::now();
-    while !attempt(end)? {
-        if started.elapsed() > TIMEOUT {
-            bail!("the peer has taken nothing for {} s", TIMEOUT.as_secs());
-        }
+    while !send(end)? {
+        ensure!(started.elapsed() <= TIMEOUT, "the peer has taken nothing for {} s", TIMEOUT.as_secs());
         end.wait(Interest::Send, NAP)?;
     }
     Ok(())
@@ -190,9 +182,8 @@ impl Mark {
     /// Parses a message's first byte. Fails if it is not a mark.
     #[inline]
     pub fn from_byte(byte: u8) -> Result<Self> {
-        if byte >> Self::TAG_BITS > Kind::Finished as u8 {
-            bail!("payload corrupted: a message begins with {byte:#04x}, which is not a mark");
-        }
+        let is_mark = byte >> Self::TAG_BITS <= Kind::Finished as u8;
+        ensure!(is_mark, "payload corrupted: a message begins with {byte:#04x}, which is not a mark");
         Ok(Self(byte.into()))
     }
 

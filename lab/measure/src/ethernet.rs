@@ -4,7 +4,7 @@
 //! and the interfaces end with it. Over link `udp` each namespace is a node of a fabric, with a node service and a
 //! carrying process of its own, and a wire below the interfaces joins the nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,29 +15,25 @@ use serde_json::Value;
 
 use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 use crate::node_services::{NodePlace, NodeServices};
-use crate::options::{MTU_BYTES, Request};
+use crate::options::{MTU_BYTES, Request, bounded};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::{ServiceProcess, TIMEOUT};
 use crate::switched_network::{self, SwitchedNetwork};
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
-/// The name of the interfaces.
+/// The command of the processes that carry frames, for people.
+const CARRIER: &str = "bywire eth up";
 pub(crate) const INTERFACE: &str = "by0";
-
 /// The bytes of a packet of the wire that are not part of the frame's packet: headers, and an acknowledgement beside it.
 /// `bywire eth up --fabric` leaves as many on a wire of 1500 bytes.
 const PACKET_OVERHEAD_BYTES: u32 = 150;
-
 /// The least MTU of a wire between nodes, whose packets are not cut any finer.
 const WIRE_MTU_BYTES_MIN: u32 = 1280;
-
 /// The interval between status requests, which take a few milliseconds each.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
 /// The largest share of packets that may be lost, in percent.
 const LOSS_PERCENT_MAX: f64 = 50.0;
-
 /// The rates that the switch in a veth link keeps, in Mb/s.
 const RATE_MBITS: std::ops::RangeInclusive<u32> = 1..=40_000;
 
@@ -54,7 +50,7 @@ pub struct FrameLink {
     pub coalesce: bool,
     /// Let the interfaces segment long sends.
     pub segmentation: bool,
-    /// Of a million packets that reach an end of a veth link, this many are dropped at random.
+    /// The number of packets that are dropped at random, of a million that reach an end of a veth link.
     pub lost_ppm: u32,
     /// The rate of the switch in the middle of a veth link, for each direction. `None`: there is no switch.
     pub rate_mbits: Option<u32>,
@@ -69,10 +65,7 @@ pub struct Wire {
     pub security: Security,
 }
 
-/// A link for frames of up to `mtu_bytes`, or over a wire with that MTU.
-///
-/// # Errors
-/// The link does not support the MTU.
+/// A link for frames of up to `mtu_bytes`, or over a wire with that MTU. Fails if the link does not support the MTU.
 pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<FrameLink> {
     let (least, most) = match link {
         Link::Veth => (68, 65_535),
@@ -86,7 +79,6 @@ pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool
     Ok(FrameLink { coalesce, segmentation, ..FrameLink::of(link, mtu_bytes) })
 }
 
-/// The request for the level `eth`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ethernet {
     pub(crate) protocol: Protocol,
@@ -106,9 +98,8 @@ impl Ethernet {
             "level eth joins two namespaces that it makes: leave out --between"
         );
         let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
-        let (coalesce, segmentation) =
-            (request.coalesce.unwrap_or(true), request.segmentation.unwrap_or(true));
-        let mut frame_link = frame_link(link, mtu_bytes, coalesce, segmentation)?;
+        let coalesce = request.coalesce.unwrap_or(true);
+        let mut frame_link = frame_link(link, mtu_bytes, coalesce, request.segmentation.unwrap_or(true))?;
         if let (Some(wire), Some(security)) = (&mut frame_link.wire, &request.security) {
             wire.security = security.parse().map_err(Misuse::of)?;
         }
@@ -120,13 +111,11 @@ impl FrameLink {
     /// A link that coalesces and segments, loses nothing and has no limit of its own. Nodes of a fabric have an encrypted
     /// wire with that MTU.
     pub const fn of(link: Link, mtu_bytes: u32) -> Self {
-        let (mtu_bytes, wire) = match link {
-            Link::Udp => (
-                mtu_bytes.saturating_sub(PACKET_OVERHEAD_BYTES),
-                Some(Wire { mtu_bytes, security: Security::Encrypted }),
-            ),
-            Link::OneProcess | Link::TwoProcesses | Link::Veth => (mtu_bytes, None),
+        let (overhead_bytes, wire) = match link {
+            Link::Udp => (PACKET_OVERHEAD_BYTES, Some(Wire { mtu_bytes, security: Security::Encrypted })),
+            Link::OneProcess | Link::TwoProcesses | Link::Veth => (0, None),
         };
+        let mtu_bytes = mtu_bytes.saturating_sub(overhead_bytes);
         Self { link, mtu_bytes, wire, coalesce: true, segmentation: true, lost_ppm: 0, rate_mbits: None }
     }
 
@@ -135,36 +124,20 @@ impl FrameLink {
         Self { wire: Some(wire), ..Self::of(Link::Udp, wire.mtu_bytes) }
     }
 
-    /// The veth link that `request` describes.
-    ///
-    /// # Errors
-    /// A share that cannot be lost, or a rate that cannot be kept.
+    /// The veth link that `request` describes. Fails if the share cannot be lost, or if the rate cannot be kept.
     pub(crate) fn cable(request: &Request) -> Result<Self> {
         let lost_percent = request.loss_percent.unwrap_or(0.0);
-        ensure!(
-            (0.0..=LOSS_PERCENT_MAX).contains(&lost_percent),
-            Misuse(format!("--loss is out of bounds: give 0 to {LOSS_PERCENT_MAX} percent"))
-        );
-        ensure!(
-            request.rate_mbits.is_none_or(|rate| RATE_MBITS.contains(&rate)),
-            Misuse(format!(
-                "--rate is out of bounds: give {} to {} Mb/s",
-                RATE_MBITS.start(),
-                RATE_MBITS.end()
-            ))
-        );
+        let lost_percent = bounded("loss", lost_percent, 0.0..=LOSS_PERCENT_MAX, " percent")?;
+        let rate = request.rate_mbits.map(|rate| bounded("rate", rate, RATE_MBITS, " Mb/s"));
         Ok(Self {
             segmentation: request.segmentation.unwrap_or(true),
             lost_ppm: (lost_percent * 10_000.0) as u32,
-            rate_mbits: request.rate_mbits,
+            rate_mbits: rate.transpose()?,
             ..Self::of(Link::Veth, request.mtu_bytes.unwrap_or(MTU_BYTES))
         })
     }
 
-    /// Two namespaces joined this way.
-    ///
-    /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do.
+    /// Two namespaces joined this way. Fails with one line: why this machine or this user cannot, and what to do.
     pub fn open(self) -> Result<Namespaces> {
         let namespaces = match (self.link, self.rate_mbits) {
             (Link::Veth, None) => Namespaces::veth_pair(self.mtu_bytes)?,
@@ -179,7 +152,8 @@ impl FrameLink {
         Ok(namespaces)
     }
 
-    /// Makes each end drop the share of packets that the link loses, and send segments of one frame if the interfaces must not segment.
+    /// Makes each end drop the share of packets that the link loses, and send segments of one frame if the interfaces must
+    /// not segment.
     fn restrict<'a>(self, sides: impl IntoIterator<Item = &'a Namespace> + Clone) -> Result<()> {
         if self.lost_ppm > 0 {
             sides.clone().into_iter().try_for_each(|side| side.lose(namespaces::INTERFACE, self.lost_ppm))?;
@@ -195,10 +169,7 @@ impl FrameLink {
         Ok(())
     }
 
-    /// Makes `count` namespaces around a switch of this link.
-    ///
-    /// # Errors
-    /// As [`FrameLink::open`].
+    /// Makes `nodes` namespaces around a switch of this link. Fails as [`FrameLink::open`].
     pub fn open_network(self, nodes: u32) -> Result<SwitchedNetwork> {
         let network = match self.link {
             Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes, self.rate_mbits)?,
@@ -226,9 +197,9 @@ impl FrameLink {
             Link::TwoProcesses => namespaces
                 .iter()
                 .enumerate()
-                .map(|(node, namespace)| Carrier::start(self, place, &format!("node{node}"), &[namespace]))
+                .map(|(node, namespace)| self.carrier(place, &format!("node{node}"), &[namespace]))
                 .collect::<Result<_>>()?,
-            _ => vec![Carrier::start(self, place, "all", &namespaces)?],
+            _ => vec![self.carrier(place, "all", &namespaces)?],
         };
         let processes = await_peers(place, carriers.len(), carriers.len() - 1)?;
         // The processes are dropped first, because they remove their sockets from the directory.
@@ -252,58 +223,45 @@ impl FrameLink {
         let places: Vec<NodePlace> = places.collect();
         let services = NodeServices::start(&places, wire.security)?;
         let directories = services.runtime_directories();
-        let start =
-            |(side, directory): (&Side<'_>, &PathBuf)| Carrier::on_node(self, directory, side.namespace);
-        let carriers = sides.iter().zip(directories).map(start).collect::<Result<Vec<_>>>()?;
-        let mut processes = Vec::new();
+        let mut carriers = Vec::new();
+        for (side, directory) in sides.iter().zip(directories) {
+            carriers.push(self.carrier_on_node(directory, side.namespace)?);
+        }
+        let mut processes: Vec<u32> = services.processes().collect();
         for directory in directories {
             processes.extend(await_peers(directory, 1, sides.len() - 1)?);
         }
-        processes.extend(services.processes());
         // The carriers are dropped first, because they remove their sockets from the directories of the services.
         Ok(NamespaceLink { name: self.link.name(), processes, kept: Box::new((carriers, services, switch)) })
     }
-}
 
-/// A running `bywire eth up`. Dropping it ends it, and the interfaces with it.
-struct Carrier {
-    _service: ServiceProcess,
-}
-
-impl Carrier {
-    /// Starts one with an interface in each of `namespaces`. The interfaces exist when this returns.
-    fn start(frame_link: FrameLink, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<Self> {
-        let mut command = Self::command(frame_link, directory);
+    /// Starts a `bywire eth up` with an interface in each of `namespaces`. The interfaces exist when this returns, and end
+    /// with the process.
+    fn carrier(self, directory: &Path, node: &str, namespaces: &[&Namespace]) -> Result<ServiceProcess> {
+        let mut command = self.carrying(directory);
         command.args(["--node", node]);
         for namespace in namespaces {
             let (path, address) = (namespace.path(), namespace.address());
             let interface = format!("{}:{INTERFACE}={address}/{PREFIX_LENGTH}", path.display());
             command.args(["--interface", &interface]);
         }
-        Self::run(command, namespaces.len())
+        ServiceProcess::start(&mut command, CARRIER, namespaces.len())
     }
 
-    /// Starts one on the node of a fabric whose service has its sockets in `directory`. The interface exists when this
-    /// returns.
-    fn on_node(frame_link: FrameLink, directory: &Path, namespace: &Namespace) -> Result<Self> {
-        let mut command = Self::command(frame_link, directory);
+    /// Starts one on the node of a fabric whose service has its sockets in `directory`.
+    fn carrier_on_node(self, directory: &Path, namespace: &Namespace) -> Result<ServiceProcess> {
+        let mut command = self.carrying(directory);
         let interface = format!("-:{INTERFACE}={}/{PREFIX_LENGTH}", namespace.address());
         command.args(["--fabric", "--interface", &interface]);
         namespace.enter(&mut command)?;
-        Self::run(command, 1)
+        ServiceProcess::start(&mut command, CARRIER, 1)
     }
 
-    fn command(frame_link: FrameLink, directory: &Path) -> Command {
+    fn carrying(self, directory: &Path) -> Command {
         let mut command = bywire(directory, &["eth", "up", "--network", "laboratory"]);
-        command.args(["--mtu", &frame_link.mtu_bytes.to_string()]);
-        command.args(["--coalesce", if frame_link.coalesce { "on" } else { "off" }]);
+        command.args(["--mtu", &self.mtu_bytes.to_string()]);
+        command.args(["--coalesce", if self.coalesce { "on" } else { "off" }]);
         command
-    }
-
-    /// Runs the command, which prints a line for each of its interfaces.
-    fn run(mut command: Command, interfaces: usize) -> Result<Self> {
-        let service = ServiceProcess::start(&mut command, "bywire eth up", interfaces)?;
-        Ok(Self { _service: service })
     }
 }
 
@@ -325,17 +283,15 @@ fn await_peers(directory: &Path, commands: usize, others: usize) -> Result<Vec<u
         let known = status.as_array().map_or(&[][..], Vec::as_slice);
         if known.len() == commands && known.iter().all(|node| knows(node, others)) {
             let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
-            return Ok(carriers
-                .filter_map(|carrier| carrier["process"].as_u64())
-                .map(|id| id as u32)
-                .collect());
+            let processes = carriers.filter_map(|carrier| carrier["process"].as_u64());
+            return Ok(processes.map(|process| process as u32).collect());
         }
         ensure!(Instant::now() < until, "the processes of `bywire eth up` have not found each other in time");
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-/// True if the status of a node lists this many other nodes with their interfaces.
+/// Returns whether the status of a node lists this many other nodes with their interfaces.
 fn knows(node: &Value, others: usize) -> bool {
     let peers = node["peers"].as_array().map_or(&[][..], Vec::as_slice);
     peers.iter().filter(|peer| peer["interfaces_count"].as_u64() > Some(0)).count() >= others

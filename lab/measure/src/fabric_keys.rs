@@ -17,34 +17,25 @@ use serde::{Deserialize, Serialize};
 
 use bywire_command::exit_status::Misuse;
 
-/// The name of the server's port.
 const PORT: &str = "bywire-serve";
-
-/// How long a key can be used.
 const VALID: Duration = Duration::from_secs(10);
-
 /// The most keys that have not been used. The oldest are forgotten first.
 const KEYS_MAX: usize = 64;
-
 /// The most clients that are being given a key.
 const PEERS_MAX: u32 = 64;
-
 const KEY_BYTES: usize = 32;
-
 /// The longest message between both ports.
 const MESSAGE_BYTES_MAX: u64 = 256;
-
-/// How long a client waits for its key.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keys that clients have and that have not been used, with the times when they were given.
 #[derive(Debug, Default)]
 pub struct IssuedKeys(Mutex<VecDeque<(Instant, [u8; KEY_BYTES])>>);
 
-/// What a client is told.
+/// The message to a client.
 #[derive(Serialize, Deserialize)]
 struct Grant {
-    /// Where the server takes control connections.
+    /// The port for control connections.
     tcp_port: u16,
     key: [u8; KEY_BYTES],
 }
@@ -75,10 +66,7 @@ impl IssuedKeys {
 }
 
 /// Gives a key for the control port `tcp_port` to each member of the fabric that connects from now on, if it is the same
-/// user or root.
-///
-/// # Errors
-/// One line: no node runs here, its fabric is not encrypted, or another server gives keys already.
+/// user or root. Fails if no node runs here, if its fabric is not encrypted, or if another server gives keys already.
 pub fn issue(tcp_port: u16) -> Result<Arc<IssuedKeys>> {
     nodes()?;
     let options = PortOptions {
@@ -103,10 +91,8 @@ pub fn issue(tcp_port: u16) -> Result<Arc<IssuedKeys>> {
     Ok(keys)
 }
 
-/// Asks the server on a node for a key. Returns the address of its control port, and the key.
-///
-/// # Errors
-/// One line: no node runs here, there is no such node, or nobody gives keys there.
+/// Asks the server on a node for a key. Returns the address of its control port, and the key. Fails if no node runs here,
+/// if there is no such node, or if nobody gives keys there.
 pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
     find(&nodes()?, node)?;
     let address: Address = format!("{node}/{PORT}").parse().map_err(Misuse::of)?;
@@ -120,8 +106,7 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
         let left = until.saturating_duration_since(Instant::now());
         match port.wait(Some(left))?.with_context(|| format!("{node} has given no key in time"))? {
             Event::Message(message) => {
-                let grant = serde_json::from_slice(&message.payload);
-                break grant
+                break serde_json::from_slice(&message.payload)
                     .map_err(|_| anyhow!("{node} gives no valid key: install the same version there"))?;
             }
             Event::Disconnected { reason, .. } => bail!("{node} gives no key: {reason}"),
@@ -133,18 +118,15 @@ pub(crate) fn ask(node: &str) -> Result<(SocketAddr, Vec<u8>)> {
     Ok(((ip, grant.tcp_port).into(), grant.key.to_vec()))
 }
 
-/// The nodes of this machine's fabric.
 fn nodes() -> Result<Vec<Node>> {
     let entries = client::status(None).context("--fabric needs the service of this machine's node")?;
-    let is_encrypted = entries.iter().any(|entry| match entry {
-        Entry::Service(service) => service.is_encrypted,
-        _ => false,
-    });
+    let is_encrypted =
+        entries.iter().any(|entry| matches!(entry, Entry::Service(service) if service.is_encrypted));
     ensure!(
         is_encrypted,
         Misuse(
             "this fabric does not encrypt, so everybody in the network could read the key: use --key FILE"
-                .to_owned()
+                .into()
         )
     );
     let nodes = entries.into_iter().filter_map(|entry| match entry {

@@ -17,7 +17,7 @@ pub struct FabricPair {
     directories: RuntimeDirectories,
     /// How their packets are protected.
     pub security: Security,
-    /// Where they are.
+    /// The namespaces of the nodes.
     pub namespaces: Arc<Namespaces>,
 }
 
@@ -27,10 +27,8 @@ pub fn node_name(end: End) -> String {
 }
 
 impl FabricPair {
-    /// Starts a service in either of `namespaces`. Several pairs with different security fit into the same namespaces.
-    ///
-    /// # Errors
-    /// One line with the reason why a service has not begun.
+    /// Starts a service in either of `namespaces`. Several pairs with different security fit into the same namespaces. Fails
+    /// with the reason why a service has not begun.
     pub fn open(namespaces: Arc<Namespaces>, security: Security) -> Result<Self> {
         let sides = [(End::Source, &namespaces.source), (End::Target, &namespaces.target)];
         let nodes = sides.map(|(end, namespace)| NodePlace {

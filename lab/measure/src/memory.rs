@@ -24,12 +24,11 @@ use crate::clock::Clock;
 
 /// The largest buffer, so that a typing error does not take all memory of the machine.
 pub const SIZE_BYTES_MAX: u64 = 1 << 30;
-
 /// The most cache lines that [`Test::Cacheline`] walks: 64 MiB in each direction.
 pub const LINES_MAX: u32 = 1 << 20;
 
 names! {
-    /// What is measured.
+    /// A ceiling of the machine.
     Test, "test of level memory" {
         Cacheline = "cacheline": "half-RTT of a cache line handed between two cores by polling",
         Futex = "futex": "half-RTT of a hand-off between two sleeping processes by futex",
@@ -74,7 +73,7 @@ impl Spec {
         Self { test, size_bytes: 1 << 20, lines: 256, both_cores: false }
     }
 
-    /// True if a second process has to create and serve a [`Target`].
+    /// Returns whether a second process has to create and serve a [`Target`].
     pub fn needs_target(&self) -> bool {
         match self.test {
             Test::Cacheline | Test::Futex | Test::Pipe => true,
@@ -82,8 +81,7 @@ impl Spec {
         }
     }
 
-    /// # Errors
-    /// One line that names the parameter out of bounds.
+    /// Fails with one line if a parameter is out of bounds.
     pub fn check(&self) -> Result<()> {
         ensure!(
             !self.test.is_rate() || (1..=SIZE_BYTES_MAX).contains(&self.size_bytes),
@@ -126,59 +124,138 @@ pub struct Address {
 pub struct Source {
     clock: Clock,
     kind: SourceKind,
+    /// The number of the last message.
+    sequence: u32,
+    /// The cache line of the next message.
+    position: usize,
 }
 
 enum SourceKind {
-    Cacheline(LineSource),
-    Futex(FutexSource),
-    Pipe(PipeSource),
-    Rate(RateSource),
+    /// Two runs of cache lines, each written by one end only and walked side by side: a message on each line, and its
+    /// answer.
+    Cacheline(Arena),
+    Futex(Arena),
+    /// The pipes to the target and to the source.
+    Pipe(File, File),
+    /// The buffers, and the other core's part if two cores are measured.
+    Rate(Buffers, Option<Arena>),
     Syscall,
 }
 
 impl Source {
-    /// Opens the measuring end. If [`Spec::needs_target`] holds, `target` must exist and must serve soon.
-    ///
-    /// # Errors
-    /// Parameters out of bounds, or a target that has ended.
+    /// Opens the measuring end. If [`Spec::needs_target`] holds, `target` must exist and must serve soon. Fails if
+    /// parameters are out of bounds, or if the target has ended.
     pub fn open(spec: &Spec, target: Option<&Address>) -> Result<Self> {
         spec.check()?;
         let address = || target.context("this test is between two processes: give the target's address");
+        let arena = || Arena::open(&address()?.arena);
         let kind = match spec.test {
-            Test::Cacheline => SourceKind::Cacheline(LineSource::open(address()?)?),
-            Test::Futex => {
-                SourceKind::Futex(FutexSource { arena: Arena::open(&address()?.arena)?, sequence: 0 })
+            Test::Cacheline => SourceKind::Cacheline(arena()?),
+            Test::Futex => SourceKind::Futex(arena()?),
+            Test::Pipe => {
+                let gone = "the target is gone: its pipes cannot be opened";
+                let to_target = OpenOptions::new().write(true).open(&address()?.pipe_to_target);
+                let to_source = File::open(&address()?.pipe_to_source).context(gone)?;
+                SourceKind::Pipe(to_target.context(gone)?, to_source)
             }
-            Test::Pipe => SourceKind::Pipe(PipeSource::open(address()?)?),
             Test::Syscall => SourceKind::Syscall,
-            _ => SourceKind::Rate(RateSource::open(
-                spec,
-                if spec.both_cores { Some(address()?) } else { None },
-            )?),
+            _ => {
+                let buffers = Buffers::new(spec.test, spec.size_bytes)?;
+                SourceKind::Rate(buffers, spec.both_cores.then(arena).transpose()?)
+            }
         };
-        Ok(Self { clock: Clock::shared(), kind })
+        Ok(Self { clock: Clock::shared(), kind, sequence: 0, position: 0 })
     }
 
-    /// Measures for about `duration`, but at least one batch.
-    ///
-    /// # Errors
-    /// The system reports that the target has ended.
+    /// Measures for about `duration`, but at least one batch. Fails if the system reports that the target has ended.
     pub fn block(&mut self, duration: Duration) -> Result<Reading> {
-        let clock = self.clock;
-        match &mut self.kind {
-            SourceKind::Cacheline(source) => half_round_trips(&clock, duration, || source.walk()),
-            SourceKind::Futex(source) => half_round_trips(&clock, duration, || source.round_trip()),
-            SourceKind::Pipe(source) => half_round_trips(&clock, duration, || source.round_trip()),
-            SourceKind::Rate(source) => source.block(&clock, duration),
-            SourceKind::Syscall => {
-                let (calls, ns) = repeat(&clock, duration, || {
-                    for _ in 0..256 {
-                        black_box(rustix::process::getppid());
-                    }
-                    Ok(256)
-                })?;
-                Ok(Reading { value: ns / calls as f64, seconds: ns * 1e-9, operations: calls })
+        if let SourceKind::Rate(_, Some(arena)) = &self.kind {
+            poll(&arena[PASSED_BY_TARGET].word, |running| running == 1);
+        }
+        let beside_before = self.bytes_beside();
+        let started_ns = self.clock.now_ns();
+        let mut operations = 0;
+        let ns = loop {
+            operations += self.batch()?;
+            let elapsed_ns = self.clock.now_ns() - started_ns;
+            if elapsed_ns >= duration.as_nanos() as u64 && elapsed_ns > 0 {
+                break elapsed_ns as f64;
             }
+        };
+        let value = match &self.kind {
+            SourceKind::Rate(buffers, _) => {
+                let beside = self.bytes_beside() - beside_before;
+                (operations * buffers.counted_bytes() + beside) as f64 / (ns * 1e-9)
+            }
+            SourceKind::Syscall => ns / operations as f64,
+            _ => ns / (2 * operations) as f64,
+        };
+        Ok(Reading { value, seconds: ns * 1e-9, operations })
+    }
+
+    /// Does some operations and returns their number.
+    fn batch(&mut self) -> Result<u64> {
+        let Self { kind, sequence, position, .. } = self;
+        match kind {
+            // 16 round trips, each on the next line, so that reading the clock adds well under 1 %.
+            SourceKind::Cacheline(arena) => {
+                let (to_target, to_source) = arena.walked();
+                for _ in 0..16 {
+                    *sequence = next_sequence(*sequence);
+                    // Release: pairs with the Acquire load in the target's `poll`.
+                    to_target[*position].word.store(*sequence, Ordering::Release);
+                    poll(&to_source[*position].word, |value| value == *sequence);
+                    *position = (*position + 1) % to_target.len();
+                }
+                Ok(16)
+            }
+            SourceKind::Futex(arena) => {
+                let before = *sequence;
+                *sequence = next_sequence(before);
+                hand_over(&arena[TO_TARGET].word, *sequence)?;
+                sleep_while(&arena[TO_SOURCE].word, before)?;
+                Ok(1)
+            }
+            SourceKind::Pipe(to_target, to_source) => {
+                let mut byte = [1];
+                to_target.write_all(&byte)?;
+                to_source.read_exact(&mut byte).context("the target is gone")?;
+                Ok(1)
+            }
+            SourceKind::Rate(buffers, _) => Ok(buffers.batch()),
+            SourceKind::Syscall => {
+                for _ in 0..256 {
+                    black_box(rustix::process::getppid());
+                }
+                Ok(256)
+            }
+        }
+    }
+
+    /// The bytes that the other core has passed over.
+    fn bytes_beside(&self) -> u64 {
+        match &self.kind {
+            // Relaxed: a count of bytes, on which no other data depends.
+            SourceKind::Rate(_, Some(arena)) => arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed),
+            _ => 0,
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        match &mut self.kind {
+            // Release: pairs with the Acquire load in the target's `poll`.
+            SourceKind::Cacheline(arena) => {
+                arena.walked().0[self.position].word.store(STOPPED, Ordering::Release)
+            }
+            // If the wake-up fails, no process is left to be woken.
+            SourceKind::Futex(arena) => _ = hand_over(&arena[TO_TARGET].word, STOPPED),
+            // A pipe without a reader has no target to stop.
+            SourceKind::Pipe(to_target, _) => _ = to_target.write_all(&[0]),
+            // Relaxed: the target only has to see it soon.
+            SourceKind::Rate(_, Some(arena)) => arena[STOP].word.store(STOPPED, Ordering::Relaxed),
+            SourceKind::Rate(_, None) | SourceKind::Syscall => {}
         }
     }
 }
@@ -188,46 +265,77 @@ pub struct Target {
     spec: Spec,
     core: Option<u32>,
     arena: Arena,
-    pipes: Option<(Pipe, Pipe)>,
+    /// Both pipes, with reader and writer: to the target and to the source.
+    pipes: Option<[(File, File); 2]>,
 }
 
 impl Target {
-    /// Makes the shared memory and the pipes. The calling thread, which is pinned to `core`, has to serve them.
-    ///
-    /// # Errors
-    /// Parameters out of bounds, a test without a target, or no memory.
+    /// Makes the shared memory and the pipes. The calling thread, which is pinned to `core`, has to serve them. Fails if
+    /// parameters are out of bounds, if the test has no target, or if there is no memory.
     pub fn create(spec: &Spec, core: Option<u32>) -> Result<Self> {
         spec.check()?;
         ensure!(spec.needs_target(), "this test has no target: it runs on one core");
-        let lines =
-            if spec.test == Test::Cacheline { FIRST_WALKED + 2 * spec.lines as usize } else { FIRST_WALKED };
-        let pipes = if spec.test == Test::Pipe { Some((Pipe::new()?, Pipe::new()?)) } else { None };
-        Ok(Self { spec: spec.clone(), core, arena: Arena::create(lines)?, pipes })
+        let walked = if spec.test == Test::Cacheline { 2 * spec.lines as usize } else { 0 };
+        let pipe = || -> Result<(File, File)> {
+            let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+            Ok((reader.into(), writer.into()))
+        };
+        let pipes = if spec.test == Test::Pipe { Some([pipe()?, pipe()?]) } else { None };
+        Ok(Self { spec: spec.clone(), core, arena: Arena::create(FIRST_WALKED + walked)?, pipes })
     }
 
     /// The address by which the source opens its end.
     pub fn address(&self) -> Address {
-        let pipes = self.pipes.as_ref();
-        Address {
-            arena: self.arena.path(),
-            pipe_to_target: pipes.map_or_else(String::new, |(to_target, _)| path_of(&to_target.writer)),
-            pipe_to_source: pipes.map_or_else(String::new, |(_, to_source)| path_of(&to_source.reader)),
-            thread: format!("/proc/{}/task/{}", std::process::id(), rustix::thread::gettid()),
-            core: self.core,
-        }
+        let paths =
+            self.pipes.as_ref().map(|[to_target, to_source]| [&to_target.1, &to_source.0].map(path_of));
+        let [pipe_to_target, pipe_to_source] = paths.unwrap_or_default();
+        let thread = format!("/proc/{}/task/{}", std::process::id(), rustix::thread::gettid());
+        Address { arena: path_of(&self.arena.file), pipe_to_target, pipe_to_source, thread, core: self.core }
     }
 
-    /// Answers until the source is dropped.
-    ///
-    /// # Errors
-    /// The system's error on a pipe or a futex.
+    /// Answers until the source is dropped. Fails with the system's error on a pipe or a futex.
     pub fn serve(&mut self) -> Result<()> {
+        let (arena, mut sequence) = (&self.arena, 0);
         match (self.spec.test, &mut self.pipes) {
-            (Test::Cacheline, _) => serve_lines(&self.arena),
-            (Test::Futex, _) => serve_futex(&self.arena),
-            (Test::Pipe, Some((to_target, to_source))) => serve_pipe(to_target, to_source),
-            (test, _) => serve_rate(&self.arena, test, self.spec.size_bytes),
+            (Test::Cacheline, _) => {
+                let (to_target, to_source) = arena.walked();
+                for position in (0..to_target.len()).cycle() {
+                    sequence = next_sequence(sequence);
+                    let is_new = |value: u32| value == sequence || value == STOPPED;
+                    if poll(&to_target[position].word, is_new) == STOPPED {
+                        break;
+                    }
+                    // Release: pairs with the Acquire load in the source's `poll`.
+                    to_source[position].word.store(sequence, Ordering::Release);
+                }
+            }
+            (Test::Futex, _) => loop {
+                sequence = sleep_while(&arena[TO_TARGET].word, sequence)?;
+                if sequence == STOPPED {
+                    break;
+                }
+                hand_over(&arena[TO_SOURCE].word, sequence)?;
+            },
+            (Test::Pipe, Some([(to_target, _), (_, to_source)])) => loop {
+                let mut byte = [0];
+                to_target.read_exact(&mut byte)?;
+                if byte[0] == 0 {
+                    break;
+                }
+                to_source.write_all(&byte)?;
+            },
+            (test, _) => {
+                let mut buffers = Buffers::new(test, self.spec.size_bytes)?;
+                let passed = &arena[PASSED_BY_TARGET];
+                // Relaxed throughout: a count of bytes and a flag, on which no other data depends.
+                while arena[STOP].word.load(Ordering::Relaxed) != STOPPED {
+                    let passes = buffers.batch();
+                    passed.count.fetch_add(passes * buffers.counted_bytes(), Ordering::Relaxed);
+                    passed.word.store(1, Ordering::Release);
+                }
+            }
         }
+        Ok(())
     }
 }
 
@@ -237,7 +345,6 @@ const PASSED_BY_TARGET: usize = 1;
 const TO_TARGET: usize = 2;
 const TO_SOURCE: usize = 3;
 const FIRST_WALKED: usize = 4;
-
 /// The word that ends a target. It takes the place of a sequence number.
 const STOPPED: u32 = u32::MAX;
 
@@ -265,89 +372,6 @@ fn poll(word: &AtomicU32, wanted: impl Fn(u32) -> bool) -> u32 {
     }
 }
 
-/// Two runs of cache lines, each written by one end only and walked side by side: a message on each line, and its
-/// answer.
-struct LineSource {
-    arena: Arena,
-    position: usize,
-    sequence: u32,
-}
-
-impl LineSource {
-    fn open(address: &Address) -> Result<Self> {
-        Ok(Self { arena: Arena::open(&address.arena)?, position: 0, sequence: 0 })
-    }
-
-    /// 16 round trips, each on the next line, so that reading the clock adds well under 1 %.
-    fn walk(&mut self) -> Result<u64> {
-        let (to_target, to_source) = self.arena.walked();
-        for _ in 0..16 {
-            self.sequence = next_sequence(self.sequence);
-            // Release: pairs with the Acquire load in the target's `poll`.
-            to_target[self.position].word.store(self.sequence, Ordering::Release);
-            poll(&to_source[self.position].word, |value| value == self.sequence);
-            self.position = (self.position + 1) % to_target.len();
-        }
-        Ok(16)
-    }
-}
-
-impl Drop for LineSource {
-    fn drop(&mut self) {
-        let (to_target, _) = self.arena.walked();
-        // Release: pairs with the Acquire load in the target's `poll`.
-        to_target[self.position].word.store(STOPPED, Ordering::Release);
-    }
-}
-
-fn serve_lines(arena: &Arena) -> Result<()> {
-    let (to_target, to_source) = arena.walked();
-    let mut sequence = 0;
-    for position in (0..to_target.len()).cycle() {
-        sequence = next_sequence(sequence);
-        if poll(&to_target[position].word, |value| value == sequence || value == STOPPED) == STOPPED {
-            break;
-        }
-        // Release: pairs with the Acquire load in the source's `poll`.
-        to_source[position].word.store(sequence, Ordering::Release);
-    }
-    Ok(())
-}
-
-struct FutexSource {
-    arena: Arena,
-    sequence: u32,
-}
-
-impl FutexSource {
-    fn round_trip(&mut self) -> Result<u64> {
-        let before = self.sequence;
-        self.sequence = next_sequence(before);
-        hand_over(&self.arena[TO_TARGET].word, self.sequence)?;
-        sleep_while(&self.arena[TO_SOURCE].word, before)?;
-        Ok(1)
-    }
-}
-
-impl Drop for FutexSource {
-    fn drop(&mut self) {
-        // If the wake-up fails, no process is left to be woken.
-        let _ = hand_over(&self.arena[TO_TARGET].word, STOPPED);
-    }
-}
-
-fn serve_futex(arena: &Arena) -> Result<()> {
-    let mut sequence = 0;
-    loop {
-        let next = sleep_while(&arena[TO_TARGET].word, sequence)?;
-        if next == STOPPED {
-            return Ok(());
-        }
-        sequence = next;
-        hand_over(&arena[TO_SOURCE].word, sequence)?;
-    }
-}
-
 fn hand_over(word: &AtomicU32, value: u32) -> Result<()> {
     // Release: pairs with the Acquire load in `sleep_while`.
     word.store(value, Ordering::Release);
@@ -370,105 +394,6 @@ fn sleep_while(word: &AtomicU32, stale: u32) -> Result<u32> {
     }
 }
 
-struct Pipe {
-    reader: File,
-    writer: File,
-}
-
-impl Pipe {
-    fn new() -> Result<Self> {
-        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        Ok(Self { reader: reader.into(), writer: writer.into() })
-    }
-}
-
-struct PipeSource {
-    to_target: File,
-    to_source: File,
-}
-
-impl PipeSource {
-    fn open(address: &Address) -> Result<Self> {
-        let to_target = OpenOptions::new().write(true).open(&address.pipe_to_target);
-        let to_source = File::open(&address.pipe_to_source);
-        let gone = "the target is gone: its pipes cannot be opened";
-        Ok(Self { to_target: to_target.context(gone)?, to_source: to_source.context(gone)? })
-    }
-
-    fn round_trip(&mut self) -> Result<u64> {
-        let mut byte = [1];
-        self.to_target.write_all(&byte)?;
-        self.to_source.read_exact(&mut byte).context("the target is gone")?;
-        Ok(1)
-    }
-}
-
-impl Drop for PipeSource {
-    fn drop(&mut self) {
-        // A pipe without a reader has no target to stop.
-        let _ = self.to_target.write_all(&[0]);
-    }
-}
-
-fn serve_pipe(to_target: &mut Pipe, to_source: &mut Pipe) -> Result<()> {
-    let mut byte = [0];
-    loop {
-        to_target.reader.read_exact(&mut byte)?;
-        if byte[0] == 0 {
-            return Ok(());
-        }
-        to_source.writer.write_all(&byte)?;
-    }
-}
-
-struct RateSource {
-    buffers: Buffers,
-    /// The other core's part, if two cores are measured.
-    beside: Option<Arena>,
-}
-
-impl RateSource {
-    fn open(spec: &Spec, target: Option<&Address>) -> Result<Self> {
-        let buffers = Buffers::new(spec.test, spec.size_bytes)?;
-        let beside = target.map(|target| Arena::open(&target.arena)).transpose()?;
-        Ok(Self { buffers, beside })
-    }
-
-    fn block(&mut self, clock: &Clock, duration: Duration) -> Result<Reading> {
-        if let Some(arena) = &self.beside {
-            poll(&arena[PASSED_BY_TARGET].word, |running| running == 1);
-        }
-        // Relaxed: a count of bytes, on which no other data depends.
-        let beside_now = |arena: &Option<Arena>| {
-            arena.as_ref().map_or(0, |arena| arena[PASSED_BY_TARGET].count.load(Ordering::Relaxed))
-        };
-        let beside_before = beside_now(&self.beside);
-        let (passes, ns) = repeat(clock, duration, || Ok(self.buffers.batch()))?;
-        let bytes = passes * self.buffers.counted_bytes() + (beside_now(&self.beside) - beside_before);
-        Ok(Reading { value: bytes as f64 / (ns * 1e-9), seconds: ns * 1e-9, operations: passes })
-    }
-}
-
-impl Drop for RateSource {
-    fn drop(&mut self) {
-        if let Some(arena) = &self.beside {
-            // Relaxed: the target only has to see it soon.
-            arena[STOP].word.store(STOPPED, Ordering::Relaxed);
-        }
-    }
-}
-
-fn serve_rate(arena: &Arena, test: Test, size_bytes: u64) -> Result<()> {
-    let mut buffers = Buffers::new(test, size_bytes)?;
-    // Relaxed throughout: a count of bytes and a flag, on which no other data depends.
-    while arena[STOP].word.load(Ordering::Relaxed) != STOPPED {
-        let passes = buffers.batch();
-        arena[PASSED_BY_TARGET].count.fetch_add(passes * buffers.counted_bytes(), Ordering::Relaxed);
-        arena[PASSED_BY_TARGET].word.store(1, Ordering::Release);
-    }
-    Ok(())
-}
-
 /// Two page-aligned buffers of one length, already touched, and what one pass does with them.
 struct Buffers {
     test: Test,
@@ -479,7 +404,6 @@ struct Buffers {
 }
 
 const PAGE_BYTES: usize = 4096;
-
 /// The bytes that a batch passes over, at least, between two readings of the clock.
 const BATCH_BYTES_MIN: usize = 64 << 10;
 
@@ -497,7 +421,6 @@ impl Buffers {
         Ok(Self { test, length, from: buffer()?, to: buffer()?, mark: 1 })
     }
 
-    /// The bytes that one pass counts for.
     fn counted_bytes(&self) -> u64 {
         let times = if self.test == Test::Readwrite { 2 } else { 1 };
         times * self.length as u64
@@ -541,28 +464,6 @@ fn sum(bytes: &[u8]) -> u64 {
     rest.iter().fold(words, |sum, &byte| sum.wrapping_add(u64::from(byte)))
 }
 
-/// Repeats `batch` for about `duration`. Returns the operations that it counted and their time in ns.
-fn repeat(clock: &Clock, duration: Duration, mut batch: impl FnMut() -> Result<u64>) -> Result<(u64, f64)> {
-    let started = clock.now_ns();
-    let mut operations = 0;
-    loop {
-        operations += batch()?;
-        let elapsed = clock.now_ns() - started;
-        if elapsed >= duration.as_nanos() as u64 && elapsed > 0 {
-            return Ok((operations, elapsed as f64));
-        }
-    }
-}
-
-fn half_round_trips(
-    clock: &Clock,
-    duration: Duration,
-    batch: impl FnMut() -> Result<u64>,
-) -> Result<Reading> {
-    let (round_trips, ns) = repeat(clock, duration, batch)?;
-    Ok(Reading { value: ns / (2 * round_trips) as f64, seconds: ns * 1e-9, operations: round_trips })
-}
-
 /// One cache line of shared memory. It holds either words or counts, never both at once.
 #[repr(C, align(64))]
 struct Line {
@@ -601,10 +502,6 @@ impl Arena {
         let lines =
             unsafe { std::slice::from_raw_parts(base.cast::<Line>(), length_bytes / size_of::<Line>()) };
         Ok(Self { file, lines })
-    }
-
-    fn path(&self) -> String {
-        path_of(&self.file)
     }
 
     /// The lines that the source writes, and the lines that the target writes.

@@ -12,38 +12,38 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use bywire_command::exit_status::Misuse;
 
+use crate::options::bounded;
+
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;
-
 /// The name of the veth device in each namespace.
 pub const INTERFACE: &str = "veth0";
-
 /// The length of the longest superframe.
 const SUPERFRAME_BYTES: u32 = 64 << 10;
-
 /// The prefix length of the network that both addresses are in.
 pub const PREFIX_LENGTH: u32 = 24;
 
 /// A source and a target namespace, and what joins them.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// What joins them. It is dropped first.
+    /// The link between them. It is dropped first.
     link: NamespaceLink,
-    /// Where the measuring end runs.
+    /// The namespace of the measuring end.
     pub source: Namespace,
-    /// Where the answering end runs.
+    /// The namespace of the answering end.
     pub target: Namespace,
 }
 
-/// What joins two namespaces.
+/// A link between namespaces.
 #[derive(Debug)]
 pub struct NamespaceLink {
     /// Its name in cells, such as `veth`.
@@ -66,19 +66,17 @@ pub struct Side<'a> {
 /// One network namespace, alive while this value or a process inside lives.
 #[derive(Debug)]
 pub struct Namespace {
-    user: Option<OwnedFd>,
+    user: Option<Arc<OwnedFd>>,
     network: OwnedFd,
     address: Ipv4Addr,
-    /// Are fragments of incomplete datagrams kept for one second only, in up to 64 MiB? Otherwise this kernel's default
-    /// applies (30 s, 4 MiB).
+    /// Whether fragments of incomplete datagrams are kept for one second only, in up to 64 MiB. Otherwise this kernel's
+    /// default applies (30 s, 4 MiB).
     forgets_fragments: bool,
 }
 
 impl Namespaces {
-    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends.
-    ///
-    /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do.
+    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends. Fails with
+    /// one line: why this machine or this user cannot, and what to do.
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
         check_mtu(mtu_bytes)?;
         Self::joined(|source, target| {
@@ -88,28 +86,26 @@ impl Namespaces {
     }
 
     /// Makes both namespaces and calls `join` with the source and the target. `join` puts an interface with the
-    /// namespace's address into each, and returns when it is up.
-    ///
-    /// # Errors
-    /// One line with the reason why this machine or this user cannot, and what to do; or the error of `join`.
+    /// namespace's address into each, and returns when it is up. Fails as [`Namespaces::veth_pair`], or with the error of
+    /// `join`.
     pub fn joined(join: impl FnOnce(Side, Side) -> Result<NamespaceLink>) -> Result<Self> {
-        let mut made = make(2)?.into_iter();
-        let (Some(source), Some(target)) = (made.next(), made.next()) else { bail!("two were not made") };
-        let link = join(source.side(), target.side())?;
-        Ok(Self { link, source: source.namespace, target: target.namespace })
+        let (link, nodes) = joined(2, |sides| join(sides[0], sides[1]))?;
+        Self::of(link, nodes)
     }
 
     /// Two namespaces that are joined already.
-    pub(crate) fn of(link: NamespaceLink, source: Namespace, target: Namespace) -> Self {
-        Self { link, source, target }
+    pub(crate) fn of(link: NamespaceLink, nodes: Vec<Namespace>) -> Result<Self> {
+        let pair = <[Namespace; 2]>::try_from(nodes);
+        let [source, target] = pair.map_err(|_| anyhow!("a pair has two nodes"))?;
+        Ok(Self { link, source, target })
     }
 
-    /// What joins them, as a cell names it.
+    /// The link's name in a cell.
     pub fn link(&self) -> &'static str {
         self.link.name
     }
 
-    /// Do both ends soon drop fragments of incomplete datagrams? Where that cannot be set, this kernel's default
+    /// Returns whether both ends soon drop fragments of incomplete datagrams. If that cannot be set, this kernel's default
     /// applies.
     pub fn forgets_fragments(&self) -> bool {
         self.source.forgets_fragments && self.target.forgets_fragments
@@ -123,76 +119,54 @@ impl Namespaces {
 
 /// A namespace, and the process that keeps it alive until it is joined.
 pub(crate) struct Made {
-    namespace: Namespace,
+    pub(crate) namespace: Namespace,
     holder: Holder,
+}
+
+impl Made {
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side { namespace: &self.namespace, process: self.holder.child.0.id() }
+    }
 }
 
 /// Joins two namespaces by a veth pair whose devices have these addresses.
 pub(crate) fn lay_cable(sides: [Side; 2], mtu_bytes: u32, address: fn(&Namespace) -> Ipv4Addr) -> Result<()> {
-    let [source, target] = sides;
-    let set_up = || -> Result<()> {
-        source.namespace.configure(&format!(
-            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {INTERFACE} mtu {mtu_bytes} netns {}\n",
-            target.process
-        ))?;
-        for namespace in [source.namespace, target.namespace] {
-            let address = address(namespace);
-            namespace.configure(&format!(
-                "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
-            ))?;
-        }
-        Ok(())
-    };
-    set_up().context("cannot set up a veth pair (does this kernel have veth?)")
+    let [source, target] = sides.map(|side| side.namespace);
+    let laid = source
+        .add_veth(mtu_bytes, INTERFACE, sides[1].process)
+        .and_then(|()| source.bring_up(address(source)))
+        .and_then(|()| target.bring_up(address(target)));
+    laid.context("cannot set up a veth pair (does this kernel have veth?)")
 }
 
-/// Does a veth device accept this MTU?
-pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<(), Misuse> {
-    if MTU_BYTES.contains(&mtu_bytes) {
-        return Ok(());
-    }
-    let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
-    Err(Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give {least} to {most} bytes")))
+/// Checks that a veth device accepts this MTU.
+pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<u32, Misuse> {
+    bounded("mtu", mtu_bytes, MTU_BYTES, " bytes")
 }
 
-/// This many namespaces of one owner. Their loopback is up, and their addresses count from 1.
-pub(crate) fn make(count: usize) -> Result<Vec<Made>> {
+/// Makes this many namespaces of one owner, whose addresses count from 1, and calls `join`. Their loopback is up.
+pub(crate) fn joined(
+    count: usize,
+    join: impl FnOnce(&[Side]) -> Result<NamespaceLink>,
+) -> Result<(NamespaceLink, Vec<Namespace>)> {
     let mut made: Vec<Made> = Vec::new();
     for host in 1..=count {
-        let next = make_one(host, made.first().map(Made::namespace))?;
+        let next = make_one(host, made.first().map(|first| &first.namespace))?;
         made.push(next);
     }
-    Ok(made)
+    let link = join(&made.iter().map(Made::side).collect::<Vec<_>>())?;
+    Ok((link, made.into_iter().map(|made| made.namespace).collect()))
 }
 
 /// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
 pub(crate) fn make_one(host: usize, beside: Option<&Namespace>) -> Result<Made> {
-    let holder = Holder::with_new_network(beside)?;
-    let mut namespace = holder.namespace(Ipv4Addr::new(10, 77, 0, host as u8))?;
-    if let Some(beside) = beside {
-        namespace.user = beside.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-    }
+    let holder = Holder::with_new_network(beside.and_then(|beside| beside.user.clone()))?;
+    let (user, network) = (holder.user.clone(), holder.open("net")?);
+    let address = Ipv4Addr::new(10, 77, 0, host as u8);
+    let mut namespace = Namespace { user, network, address, forgets_fragments: false };
     namespace.configure("link set lo up\n").context("cannot set up a network namespace")?;
     namespace.forgets_fragments = namespace.forget_fragments_soon()?;
     Ok(Made { namespace, holder })
-}
-
-impl Made {
-    pub(crate) fn namespace(&self) -> &Namespace {
-        &self.namespace
-    }
-
-    pub(crate) fn process(&self) -> u32 {
-        self.holder.child.id()
-    }
-
-    pub(crate) fn side(&self) -> Side<'_> {
-        Side { namespace: &self.namespace, process: self.process() }
-    }
-
-    pub(crate) fn into_namespace(self) -> Namespace {
-        self.namespace
-    }
 }
 
 impl Namespace {
@@ -208,22 +182,16 @@ impl Namespace {
     }
 
     /// Makes `command` run inside whenever it is spawned. The command keeps the namespace alive.
-    ///
-    /// # Errors
-    /// No free descriptor.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
-        let user = self.user.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let network = self.network.try_clone()?;
+        let (user, network) = (self.user.clone(), self.network.try_clone()?);
         before_exec(command, move || {
-            if let Some(user) = &user {
-                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
-            }
+            enter_user(user.as_deref())?;
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
         });
         Ok(())
     }
 
-    /// True when the namespace belongs to an unprivileged user namespace.
+    /// Returns whether the namespace belongs to an unprivileged user namespace.
     pub fn is_unprivileged(&self) -> bool {
         self.user.is_some()
     }
@@ -234,8 +202,8 @@ impl Namespace {
     }
 
     /// By default the kernel keeps the fragments of an incomplete datagram for 30 s. Once they fill 4 MiB, no datagram
-    /// beyond the MTU arrives any more, so a measurement would end at an early loss. `false`: changing this is not
-    /// allowed here, and the default applies.
+    /// beyond the MTU arrives any more, so a measurement would end at an early loss. Returns whether it was allowed to
+    /// change that here.
     fn forget_fragments_soon(&self) -> Result<bool> {
         const SET: &str =
             "cd /proc/sys/net/ipv4 && echo 1 > ipfrag_time && echo 67108864 > ipfrag_high_thresh";
@@ -245,12 +213,23 @@ impl Namespace {
         Ok(shell.status().context("cannot run `sh`")?.success())
     }
 
-    /// Runs a batch of `ip` commands inside, one a line.
-    ///
-    /// # Errors
-    /// There is no `ip` here, or the first line of its error message.
+    /// Runs a batch of `ip` commands inside, one a line. Fails if there is no `ip` here, or with the first line of its error
+    /// message.
     pub fn configure(&self, batch: &str) -> Result<()> {
         self.run("ip", "-batch", batch, "iproute2")
+    }
+
+    /// Adds a veth device whose peer is in the namespace of another process.
+    pub(crate) fn add_veth(&self, mtu_bytes: u32, peer: &str, process: u32) -> Result<()> {
+        self.configure(&format!(
+            "link add {INTERFACE} mtu {mtu_bytes} type veth peer name {peer} mtu {mtu_bytes} netns {process}\n"
+        ))
+    }
+
+    pub(crate) fn bring_up(&self, address: Ipv4Addr) -> Result<()> {
+        self.configure(&format!(
+            "address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
+        ))
     }
 
     /// Makes `interface` send at most this much, with a queue of 2 ms before it.
@@ -260,14 +239,12 @@ impl Namespace {
         let discipline = format!(
             "qdisc add dev {interface} root tbf rate {rate_mbits}mbit burst {SUPERFRAME_BYTES} limit {queue_bytes}\n"
         );
-        self.run("tc", "-batch", &discipline, "iproute2")
-            .context("cannot limit a rate (does this kernel have sch_tbf?)")
+        let limited = self.run("tc", "-batch", &discipline, "iproute2");
+        limited.context("cannot limit a rate (does this kernel have sch_tbf?)")
     }
 
-    /// Makes `interface` lose this many of a million received packets from now on, at random.
-    ///
-    /// # Errors
-    /// There is no `nft` here, or the first line of its error message.
+    /// Makes `interface` lose this many of a million received packets from now on, at random. Fails if there is no `nft` here,
+    /// or with the first line of its error message.
     pub fn lose(&self, interface: &str, lost_ppm: u32) -> Result<()> {
         // Earlier settings are removed first. A table that does not exist cannot be deleted.
         let mut rules = "add table inet laboratory\ndelete table inet laboratory\n".to_owned();
@@ -278,18 +255,21 @@ impl Namespace {
                  add rule inet laboratory lossy iifname {interface} numgen random mod 1000000 <= {last} drop\n"
             );
         }
-        self.run("nft", "-f", &rules, "nftables")
-            .context("cannot drop packets at random (does this kernel have nft_numgen?)")
+        let dropped = self.run("nft", "-f", &rules, "nftables");
+        dropped.context("cannot drop packets at random (does this kernel have nft_numgen?)")
     }
 
     /// Runs a program inside that reads its commands from its standard input after `option`.
     fn run(&self, program: &str, option: &str, commands: &str, package: &str) -> Result<()> {
         let mut command = Command::new(program);
-        command.args([option, "-"]);
+        command.args([option, "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         self.enter(&mut command)?;
-        let output = fed_with(&mut command, commands).with_context(|| {
+        let mut child = command.spawn().with_context(|| {
             format!("cannot run `{program}`: install it with `apt-get install {package}`")
         })?;
+        // A child that died early says more by its status than by the broken pipe.
+        let _ = child.stdin.take().expect("just piped").write_all(commands.as_bytes());
+        let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{program} said: {}", said.lines().next().unwrap_or("nothing"));
         Ok(())
@@ -298,70 +278,68 @@ impl Namespace {
 
 /// A child that stays in fresh namespaces until this process has opened them.
 struct Holder {
-    child: Child,
-    in_new_user: bool,
+    child: Killed,
+    /// The user namespace that owns them, unless it is ours.
+    user: Option<Arc<OwnedFd>>,
 }
 
 impl Holder {
-    /// In a new network namespace. Its user namespace is that of `owner`, or else ours, or else a new one.
-    fn with_new_network(owner: Option<&Namespace>) -> Result<Self> {
-        let directly = Self::spawn(owner, UnshareFlags::NEWNET);
-        let error = match directly {
-            Ok(child) => return Ok(Self { child, in_new_user: false }),
-            Err(error) => error,
-        };
-        if error.kind() != io::ErrorKind::PermissionDenied || owner.is_some() {
-            bail!("cannot make a network namespace: {error}");
+    /// In a new network namespace. It is owned by `user`, or else by our user namespace, or else by a new one.
+    fn with_new_network(user: Option<Arc<OwnedFd>>) -> Result<Self> {
+        match Self::spawn(user.clone(), UnshareFlags::NEWNET) {
+            Ok(child) => return Ok(Self { child, user }),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && user.is_none() => {}
+            Err(error) => bail!("cannot make a network namespace: {error}"),
         }
         let child = Self::spawn(None, UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|error| {
-            anyhow::anyhow!(
+            anyhow!(
                 "cannot make a network namespace: this needs root, or unprivileged user namespaces \
                  (`sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns \
                  user.max_user_namespaces` tells why they are off): {error}"
             )
         })?;
-        let holder = Self { child, in_new_user: true };
+        let mut holder = Self { child, user: None };
         holder.map_to_root().context(
             "cannot become root in a user namespace: run as root, or allow unprivileged user namespaces",
         )?;
+        holder.user = Some(Arc::new(holder.open("user")?));
         Ok(holder)
     }
 
-    fn spawn(owner: Option<&Namespace>, flags: UnshareFlags) -> io::Result<Child> {
-        let user = owner.and_then(|owner| owner.user.as_ref()).map(OwnedFd::try_clone).transpose()?;
+    fn spawn(user: Option<Arc<OwnedFd>>, flags: UnshareFlags) -> io::Result<Killed> {
         let mut command = Command::new("cat");
         // The pipe to its standard input ends with this process, and `cat` with the pipe.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         before_exec(&mut command, move || {
-            if let Some(user) = &user {
-                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
-            }
+            enter_user(user.as_deref())?;
             // SAFETY: the child shares no descriptor table with any process, and FILES is not among the flags.
             unsafe { unshare_unsafe(flags) }
         });
-        command.spawn()
+        command.spawn().map(Killed)
     }
 
     /// Makes this user root inside, so that `ip` keeps its capabilities when it is executed.
     fn map_to_root(&self) -> io::Result<()> {
-        let process = format!("/proc/{}", self.child.id());
+        let process = format!("/proc/{}", self.child.0.id());
         fs::write(format!("{process}/setgroups"), "deny")?;
         fs::write(format!("{process}/uid_map"), format!("0 {} 1", rustix::process::geteuid().as_raw()))?;
         fs::write(format!("{process}/gid_map"), format!("0 {} 1", rustix::process::getegid().as_raw()))
     }
 
-    fn namespace(&self, address: Ipv4Addr) -> Result<Namespace> {
-        let open = |kind: &str| File::open(format!("/proc/{}/ns/{kind}", self.child.id()));
-        let user = if self.in_new_user { Some(open("user")?.into()) } else { None };
-        Ok(Namespace { user, network: open("net")?.into(), address, forgets_fragments: false })
+    /// Its namespace of this kind.
+    fn open(&self, kind: &str) -> io::Result<OwnedFd> {
+        Ok(File::open(format!("/proc/{}/ns/{kind}", self.child.0.id()))?.into())
     }
 }
 
-impl Drop for Holder {
+/// A child that is killed when this is dropped.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
     fn drop(&mut self) {
         // Both fail only if the child has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -375,19 +353,15 @@ pub(crate) fn end_with_this_thread(command: &mut Command) {
     });
 }
 
+fn enter_user(user: Option<&OwnedFd>) -> rustix::io::Result<()> {
+    user.map_or(Ok(()), |user| move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)))
+}
+
 /// Runs `action` in the forked child of `command`, just before it becomes the program.
 fn before_exec(command: &mut Command, action: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) {
     // SAFETY: between fork and exec only async-signal-safe calls are sound. Every action of this module makes only
     // system calls through rustix: no allocation, no lock, no panic.
     unsafe { command.pre_exec(move || Ok(action()?)) };
-}
-
-fn fed_with(command: &mut Command, input: &str) -> io::Result<Output> {
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    // A child that died early says more by its status than by the broken pipe.
-    let _ = child.stdin.take().expect("just piped").write_all(input.as_bytes());
-    child.wait_with_output()
 }
 
 #[cfg(test)]
@@ -397,10 +371,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     /// The pair, or `None` with the reason printed if this machine cannot make one.
-    fn pair(mtu_bytes: u32) -> Option<Namespaces> {
-        possible(Namespaces::veth_pair(mtu_bytes))
-    }
-
     fn possible(pair: Result<Namespaces>) -> Option<Namespaces> {
         pair.inspect_err(|reason| eprintln!("not run: {reason:#}")).ok()
     }
@@ -414,19 +384,17 @@ mod tests {
 
     #[test]
     fn both_ends_have_their_address_and_the_mtu() {
-        let Some(pair) = pair(9000) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(9000)) else { return };
         for end in [&pair.source, &pair.target] {
             let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
-            assert!(
-                said.contains(&format!("inet {}/24", end.address())) && said.contains("mtu 9000"),
-                "{said}"
-            );
+            let address = format!("inet {}/24", end.address());
+            assert!(said.contains(&address) && said.contains("mtu 9000"), "{said}");
         }
     }
 
     #[test]
     fn data_crosses_the_veth_pair() {
-        let Some(pair) = pair(1500) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
         if pair.source.is_unprivileged() {
             eprintln!("not run: a thread cannot enter a user namespace; run as root");
             return;
@@ -452,16 +420,6 @@ mod tests {
         });
     }
 
-    /// A process that joins two namespaces while it runs. Here it has nothing to do.
-    struct Carrier(Child);
-
-    impl Drop for Carrier {
-        fn drop(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
-
     #[test]
     fn a_closure_may_join_namespaces_and_its_result_is_dropped_with_them() {
         let joined = Namespaces::joined(|source, target| {
@@ -469,20 +427,18 @@ mod tests {
             let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
             source.namespace.configure(&cable)?;
             for Side { namespace, .. } in [source, target] {
-                let address = namespace.address();
-                namespace.configure(&format!(
-                    "address add {address}/{PREFIX_LENGTH} dev by0\nlink set by0 up\n"
-                ))?;
+                let address = format!("{}/{PREFIX_LENGTH}", namespace.address());
+                namespace.configure(&format!("address add {address} dev by0\nlink set by0 up\n"))?;
                 assert!(namespace.path().exists());
             }
             let mut carrier = Command::new("sleep");
             source.namespace.enter(&mut carrier)?;
-            let carrier = Carrier(carrier.arg("600").spawn()?);
+            let carrier = Killed(carrier.arg("600").spawn()?);
             Ok(NamespaceLink { name: "sleep", processes: vec![carrier.0.id()], kept: Box::new(carrier) })
         });
         let Some(pair) = possible(joined) else { return };
         assert_eq!(pair.link(), "sleep");
-        let process = pair.link.kept.downcast_ref::<Carrier>().unwrap().0.id();
+        let process = pair.link.kept.downcast_ref::<Killed>().unwrap().0.id();
         let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
         assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
         assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));
@@ -494,26 +450,21 @@ mod tests {
     fn the_error_of_a_join_is_returned() {
         let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
-        assert!(
-            said.contains("no such fabric") || said.contains("cannot make a network namespace"),
-            "{said}"
-        );
+        let reasons = ["no such fabric", "cannot make a network namespace"];
+        assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
     }
 
     #[test]
     fn dropped_namespaces_have_no_references_left() {
-        let Some(pair) = pair(1500) else { return };
+        let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
         let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
-        let references = || {
-            let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-            let inside = |process: &std::path::Path| {
-                fs::read_link(process.join("ns/net")).is_ok_and(|link| link.as_os_str() == &*identity)
-            };
-            let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
-            let held =
-                ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|link| link.as_os_str() == &*identity));
-            (processes.filter(|process| inside(process)).count(), held.count())
+        let is_it = |path: PathBuf| fs::read_link(path).is_ok_and(|link| link.as_os_str() == &*identity);
+        let count = |directory: &str, link: fn(PathBuf) -> PathBuf| {
+            let entries = fs::read_dir(directory).unwrap().flatten();
+            entries.filter(|entry| is_it(link(entry.path()))).count()
         };
+        let references =
+            || (count("/proc", |process| process.join("ns/net")), count("/proc/self/fd", |fd| fd));
         assert_eq!(references(), (0, 1), "no process is left inside; one descriptor holds it");
         // While this one is open, no other namespace gets its number.
         let own = pair.source.network.try_clone().unwrap();

@@ -93,7 +93,7 @@ macro_rules! tests {
                 ..Kind::one_way("two-way rate: both ends send at once; the sum of what arrives at both")
             };
             /// Transactions per second.
-            Rr = "rr" [rr::Rr] Kind {
+            Rr = "rr" [latency::Rr] Kind {
                 unit: Unit::TransactionsPerSecond,
                 size_bytes: 1,
                 counts_transactions: true,

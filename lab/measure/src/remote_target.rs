@@ -3,14 +3,11 @@
 //! One control connection serves one pair. It carries lines of JSON: first the handshake (versions, and a proof of the
 //! key if the server asks for one), then the job, then the target's reports. The measured messages have sockets of their own.
 
-mod strangers;
-
-use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -27,39 +24,27 @@ use crate::process::{Event, Setting, Worker, listen};
 use crate::scratch_directory::nonce;
 use crate::transport::tcp;
 use crate::workload::overhead::BURST_BYTES_MAX;
-use strangers::{Place, Strangers};
 
 /// The port that `bywire serve` listens on.
 pub const DEFAULT_PORT: u16 = 7247;
-
 /// The version of the control connection.
 const PROTOCOL: u32 = 2;
-
 /// The time limit of the handshake and the job, for either side.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The longest line of the control connection. An outcome with every block and bucket fits.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-
-/// The longest line of the handshake or a job.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
-
 /// The longest part of the other side's text that is shown.
 const WORD_LENGTH_MAX: usize = 32;
-
 /// How long a client may keep one target.
 const DEADLINE_SECONDS_MAX: u64 = 900;
-
-/// Blocks that one pair may have.
 const BLOCKS_MAX: u32 = 50_000;
-
 /// The longest message without a key. Each target keeps a few whole messages in memory, and up to [`CLIENTS_MAX`]
 /// targets run.
 const OPEN_SIZE_BYTES_MAX: u64 = 4 << 20;
-
-/// Targets that run at once.
+/// The places of clients that have proved nothing yet.
+const STRANGERS_MAX: usize = 64;
 const CLIENTS_MAX: usize = 16;
-
 /// The pause after a failed accept, so that a server without free descriptors does not loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -68,19 +53,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub struct Host {
     /// As it was given: a name or an address.
     pub name: String,
-    reach: HostReach,
+    /// Its address, and a key if there is one. A node of the fabric gives both for each connection.
+    fixed: Option<(SocketAddr, Option<Vec<u8>>)>,
 }
 
-/// How a host is reached.
-#[derive(Clone, Debug)]
-enum HostReach {
-    /// At an address, with a key if there is one.
-    Address(SocketAddr, Option<Vec<u8>>),
-    /// As a node of the fabric, which gives an address and a key for each connection.
-    Node,
-}
-
-/// Who may measure at a server.
+/// The clients that may measure at a server.
 #[derive(Clone, Debug)]
 pub enum Admission {
     /// Anyone, within narrower bounds.
@@ -97,60 +74,51 @@ impl Admission {
     }
 
     /// The key that a client has proved.
-    fn proved(&self, is_proved: impl Fn(&[u8]) -> bool) -> Option<Cow<'_, [u8]>> {
+    fn proved(&self, is_proved: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         match self {
             Self::Anyone => None,
-            Self::Key(key) => is_proved(key).then_some(Cow::Borrowed(key)),
-            Self::Fabric(keys) => keys.take(Instant::now(), is_proved).map(Cow::Owned),
+            Self::Key(key) => is_proved(key).then(|| key.clone()),
+            Self::Fabric(keys) => keys.take(Instant::now(), is_proved),
         }
     }
 }
 
 impl Host {
-    /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node.
-    ///
-    /// # Errors
-    /// A name that does not resolve.
+    /// Resolves `HOST` or `HOST:PORT`, or takes the name of a node. Fails if a name does not resolve.
     pub fn resolve(name: &str, credential: Option<Credential>) -> Result<Self> {
         let key = match credential {
-            Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), reach: HostReach::Node }),
+            Some(Credential::Fabric) => return Ok(Self { name: name.to_owned(), fixed: None }),
             Some(Credential::Key(key)) => Some(key),
             None => None,
         };
         // An IPv6 address has colons of its own, and its port follows brackets.
         let port = name.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
-        if let Some((_, port)) = port {
-            let known = port.parse::<u16>().is_ok_and(|port| port > 0);
-            ensure!(
-                known,
-                Misuse(format!(
-                    "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
-                ))
-            );
-        }
-        let with_port = port.is_some();
-        let resolved =
-            if with_port { name.to_socket_addrs() } else { (name, DEFAULT_PORT).to_socket_addrs() };
-        let address = resolved.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        let resolved = match port {
+            Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port > 0) => bail!(Misuse(format!(
+                "`{port}` in `{name}` is not a valid port: give HOST:PORT with a port of 1 to 65535"
+            ))),
+            Some(_) => name.to_socket_addrs(),
+            None => (name, DEFAULT_PORT).to_socket_addrs(),
+        };
+        let address = resolved.ok().and_then(|mut addresses| addresses.next());
+        let address = address.ok_or_else(|| {
             Misuse(format!(
                 "cannot resolve the host `{name}`: give processes, threads, namespaces, HOST or HOST:PORT"
             ))
         })?;
-        Ok(Self { name: name.to_owned(), reach: HostReach::Address(address, key) })
+        Ok(Self { name: name.to_owned(), fixed: Some((address, key)) })
     }
 }
 
 /// A target on another machine. Dropping it ends it.
-pub(crate) struct RemoteTarget {
-    stream: TcpStream,
-}
+pub(crate) struct RemoteTarget(TcpStream);
 
 impl RemoteTarget {
     /// Asks `host` to run the target of `job`. Its messages go to `sender`.
     pub(crate) fn start(host: &Host, job: &Job, sender: Sender<Event>) -> Result<Self> {
-        let (address, key) = match &host.reach {
-            HostReach::Address(address, key) => (*address, key.clone()),
-            HostReach::Node => fabric_keys::ask(&host.name).map(|(address, key)| (address, Some(key)))?,
+        let (address, key) = match host.fixed.clone() {
+            Some(fixed) => fixed,
+            None => fabric_keys::ask(&host.name).map(|(address, key)| (address, Some(key)))?,
         };
         let stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT)
             .with_context(|| format!("cannot reach {}: is `bywire serve` running there?", host.name))?;
@@ -158,16 +126,14 @@ impl RemoteTarget {
         line.greet(key.as_deref()).with_context(|| format!("{} refuses", host.name))?;
         line.say(job)?;
         line.forever()?;
-        std::thread::spawn(move || {
-            listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender);
-        });
-        Ok(Self { stream })
+        std::thread::spawn(move || listen(End::Target, line.reader.take(LINE_BYTES_MAX), &sender));
+        Ok(Self(stream))
     }
 }
 
 impl Drop for RemoteTarget {
     fn drop(&mut self) {
-        let _gone = self.stream.shutdown(Shutdown::Both);
+        let _gone = self.0.shutdown(Shutdown::Both);
     }
 }
 
@@ -238,9 +204,7 @@ impl Line {
     }
 
     fn say(&mut self, what: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_string(what)?;
-        line.push('\n');
-        let written = self.stream.write_all(line.as_bytes());
+        let written = self.stream.write_all((serde_json::to_string(what)? + "\n").as_bytes());
         written.map_err(|error| anyhow!("the connection was lost: {error}"))
     }
 
@@ -252,7 +216,6 @@ impl Line {
         serde_json::from_str(&line).map_err(|_| anyhow!("its answer is not valid: is it `bywire serve`?"))
     }
 
-    /// The client's side of the handshake.
     fn greet(&mut self, key: Option<&[u8]>) -> Result<()> {
         let challenge: Challenge = self.hear()?;
         same_version(challenge.protocol, &challenge.version)?;
@@ -260,19 +223,15 @@ impl Line {
             key.is_some() || !challenge.key_required,
             "it requires a key: give it by --key FILE, or by --fabric if it serves a fabric"
         );
-        let nonce = nonce();
-        let proof = key.map(|key| proof(key, "client", &challenge.nonce, &nonce));
-        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonce.clone(), proof })?;
+        let nonces = [challenge.nonce, nonce()];
+        let proof = key.map(|key| proof(key, "client", &nonces));
+        self.say(&Hello { protocol: PROTOCOL, version: version(), nonce: nonces[1].clone(), proof })?;
         let verdict: Verdict = self.hear()?;
         if let Some(reason) = verdict.refused {
             bail!(reason);
         }
-        let proven = |key| {
-            verdict
-                .proof
-                .as_deref()
-                .is_some_and(|claim| is_proof(claim, key, "server", &challenge.nonce, &nonce))
-        };
+        let claim = verdict.proof.unwrap_or_default();
+        let proven = |key: &[u8]| is_proof(&claim, key, "server", &nonces);
         ensure!(
             key.is_none_or(proven),
             "it does not have the key that was given: use the same file by --key at both ends, or --fabric"
@@ -290,8 +249,9 @@ impl Line {
             key_required: admission.needs_key(),
         })?;
         let hello: Hello = self.hear()?;
+        let nonces = [server_nonce, hello.nonce];
         let claim = hello.proof.as_deref().unwrap_or_default();
-        let key = admission.proved(|key| is_proof(claim, key, "client", &server_nonce, &hello.nonce));
+        let key = admission.proved(|key| is_proof(claim, key, "client", &nonces));
         // Checked before anything that an unauthenticated client says is repeated.
         let verdict = if admission.needs_key() && key.is_none() {
             let what = if hello.proof.is_none() { "a key is required" } else { "the key is wrong" };
@@ -301,16 +261,13 @@ impl Line {
             })
         } else {
             same_version(hello.protocol, &hello.version).and_then(|()| {
-                Permit::take(clients, CLIENTS_MAX)
+                Permit::take(clients)
                     .ok_or_else(|| anyhow!("it serves {CLIENTS_MAX} tests already: try again later"))
             })
         };
-        self.say(&Verdict {
-            refused: verdict.as_ref().err().map(|error| error.to_string()),
-            proof: key
-                .map(|key| proof(&key, "server", &server_nonce, &hello.nonce))
-                .filter(|_| verdict.is_ok()),
-        })?;
+        let refused = verdict.as_ref().err().map(|error| error.to_string());
+        let proof = key.filter(|_| verdict.is_ok()).map(|key| proof(&key, "server", &nonces));
+        self.say(&Verdict { refused, proof })?;
         verdict
     }
 }
@@ -320,21 +277,18 @@ fn version() -> String {
 }
 
 fn same_version(protocol: u32, other: &str) -> Result<()> {
+    // A short text without control characters.
+    let shown: String = other.escape_debug().take(WORD_LENGTH_MAX).collect();
     ensure!(
         protocol == PROTOCOL && other == version(),
-        "its version is {} and this one is {}: install the same at both ends",
-        quoted(other),
+        "its version is {shown} and this one is {}: install the same at both ends",
         version()
     );
     Ok(())
 }
 
-/// A short text of the other side, without control characters.
-fn quoted(word: &str) -> String {
-    word.escape_debug().take(WORD_LENGTH_MAX).collect()
-}
-
-fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac<Sha256> {
+/// A code of the nonces of server and client, which only those with the key can make.
+fn keyed(key: &[u8], role: &str, [server_nonce, client_nonce]: &[String; 2]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     for part in ["bywire serve", role, server_nonce, client_nonce] {
         mac.update(&(part.len() as u64).to_le_bytes());
@@ -343,24 +297,23 @@ fn keyed(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> Hmac
     mac
 }
 
-fn proof(key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> String {
-    let code = keyed(key, role, server_nonce, client_nonce).finalize();
+fn proof(key: &[u8], role: &str, nonces: &[String; 2]) -> String {
+    let code = keyed(key, role, nonces).finalize();
     code.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn is_proof(claim: &str, key: &[u8], role: &str, server_nonce: &str, client_nonce: &str) -> bool {
-    let bytes: Option<Vec<u8>> = (0..claim.len() / 2)
-        .map(|place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok())
-        .collect();
-    bytes.is_some_and(|bytes| keyed(key, role, server_nonce, client_nonce).verify_slice(&bytes).is_ok())
+fn is_proof(claim: &str, key: &[u8], role: &str, nonces: &[String; 2]) -> bool {
+    let byte = |place| u8::from_str_radix(claim.get(2 * place..2 * place + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..claim.len() / 2).map(byte).collect();
+    bytes.is_some_and(|bytes| keyed(key, role, nonces).verify_slice(&bytes).is_ok())
 }
 
 /// One of a bounded number of permits, until it is dropped.
 struct Permit(Arc<AtomicUsize>);
 
 impl Permit {
-    fn take(taken: &Arc<AtomicUsize>, permits_max: usize) -> Option<Self> {
-        let one_more = |taken| (taken < permits_max).then_some(taken + 1);
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
+        let one_more = |taken| (taken < CLIENTS_MAX).then_some(taken + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Self(Arc::clone(taken)))
     }
@@ -369,6 +322,45 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Clients that have proved nothing yet, in the order in which they came. There is a bounded number of places for them. When
+/// all are taken, one more client takes the place of another one. So clients that say nothing keep nobody out.
+#[derive(Default)]
+struct Strangers(Mutex<Vec<Stranger>>);
+
+/// The address and the connection of a client.
+type Stranger = Arc<(IpAddr, TcpStream)>;
+
+/// The place of a client, until it is dropped.
+struct Place {
+    strangers: Arc<Strangers>,
+    stranger: Stranger,
+}
+
+impl Strangers {
+    /// Gives a client a place. The connection that loses its place for it ends: the oldest one of the address that has most.
+    fn admit(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Place> {
+        let stranger = Arc::new((stream.peer_addr()?.ip(), stream.try_clone()?));
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= STRANGERS_MAX {
+            let of = |ip| all.iter().filter(|other| other.0 == ip).count();
+            let most = all.iter().map(|other| of(other.0)).max();
+            let victim = all.iter().position(|other| Some(of(other.0)) == most);
+            if let Some(victim) = victim {
+                let _gone = all.remove(victim).1.shutdown(Shutdown::Both);
+            }
+        }
+        all.push(Arc::clone(&stranger));
+        Ok(Place { strangers: Arc::clone(self), stranger })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| !Arc::ptr_eq(other, &self.stranger));
     }
 }
 
@@ -386,10 +378,9 @@ pub fn serve(listener: &TcpListener, admission: Admission, log: fn(&str)) -> Res
         let (admission, clients) = (Arc::clone(&admission), Arc::clone(&clients));
         std::thread::spawn(move || {
             let peer = stream.peer_addr().map_or_else(|_| "a client".to_owned(), |peer| peer.to_string());
-            if let Err(error) = serve_one(stream, &admission, stranger, &clients, |what| {
-                log(&format!("{peer}: {what}"));
-            }) {
-                log(&format!("{peer}: {error:#}"));
+            let log = |what: &str| log(&format!("{peer}: {what}"));
+            if let Err(error) = serve_one(stream, &admission, stranger, &clients, log) {
+                log(&format!("{error:#}"));
             }
         });
     }
@@ -408,13 +399,11 @@ fn serve_one(
     let _client = line.admit(admission, clients)?;
     drop(stranger);
     let job: Job = line.hear()?;
-    let plan = match bounded(job, ends, admission.needs_key()) {
-        Ok(plan) => plan,
-        Err(error) => {
-            line.say(&WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") })?;
-            return Err(error);
-        }
-    };
+    let plan = bounded(job, ends, admission.needs_key());
+    if let Err(error) = &plan {
+        line.say(&WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") })?;
+    }
+    let plan = plan?;
     log(&format!("{} {} {} bytes", plan.level, plan.test, plan.size_bytes));
     line.forever()?;
     relay(plan, line)
@@ -423,9 +412,7 @@ fn serve_one(
 /// Checks a job of the client at the second address, and returns the plan for the target at the first. The bounds are
 /// narrower for servers without a key.
 fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan> {
-    let Job::Messages(mut plan) = job else {
-        bail!("level memory measures one machine: run it there");
-    };
+    let Job::Messages(mut plan) = job else { bail!("level memory measures one machine: run it there") };
     ensure!(
         plan.level.carrier().is_ip || plan.request.joins_nodes(),
         "level {} does not cross machines: choose tcp, udp, or msg with --link udp",
@@ -469,15 +456,14 @@ fn bounded(job: Job, [local, client]: [IpAddr; 2], has_key: bool) -> Result<Plan
 
 /// Runs a target for the client and forwards its messages. The target ends with the client.
 fn relay(plan: Plan, line: Line) -> Result<()> {
-    let assignment =
-        Assignment { job: Job::Messages(plan), role: Role::Target { core: Some(pin::two_cores().1) } };
+    let role = Role::Target { core: Some(pin::two_cores().1) };
+    let assignment = Assignment { job: Job::Messages(plan), role };
     let (target, mut output) = Worker::start(&assignment, Setting::default())?;
     let mut stream = line.stream.try_clone()?;
     let mut input = line.reader;
     std::thread::spawn(move || {
         // The client sends nothing more. The end of its side ends the target.
-        let mut byte = [0];
-        let _gone = input.read(&mut byte);
+        let _gone = input.read(&mut [0]);
         drop(target);
     });
     let copied = io::copy(&mut output, &mut stream).context("the client is gone");
@@ -555,18 +541,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, Admission::Key(b"the key".to_vec()), |_| {}));
-        let strangers: Vec<_> =
-            (0..200).map(|_| Line::new(TcpStream::connect(address).unwrap()).unwrap()).collect();
-        let greet = |key: &[u8]| Line::new(TcpStream::connect(address).unwrap()).unwrap().greet(Some(key));
-        assert!(greet(b"another").is_err());
+        let call = || Line::new(TcpStream::connect(address).unwrap()).unwrap();
+        let strangers: Vec<_> = (0..200).map(|_| call()).collect();
+        assert!(call().greet(Some(b"another")).is_err());
         // All places are taken by clients that know the key.
-        let mut friends = Vec::new();
-        for _ in 0..CLIENTS_MAX {
-            let mut friend = Line::new(TcpStream::connect(address).unwrap()).unwrap();
-            friend.greet(Some(b"the key")).unwrap();
-            friends.push(friend);
-        }
-        assert!(greet(b"the key").unwrap_err().to_string().contains("try again later"));
+        let mut friends: Vec<_> = (0..CLIENTS_MAX).map(|_| call()).collect();
+        friends.iter_mut().for_each(|friend| friend.greet(Some(b"the key")).unwrap());
+        assert!(call().greet(Some(b"the key")).unwrap_err().to_string().contains("try again later"));
         drop((strangers, friends));
     }
 }

@@ -21,10 +21,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// The current counts of `namespaces`.
-    ///
-    /// # Errors
-    /// The kernel does not report them.
+    /// The current counts of `namespaces`. Fails if the kernel does not report them.
     pub fn of<'a>(namespaces: impl IntoIterator<Item = &'a Namespace>) -> Result<Self> {
         let mut sum = Self::default();
         for namespace in namespaces {

@@ -6,22 +6,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use bywire::{Confirm, Event, FRAGMENT_BYTES, Peer, Port, PortName, Priority, SendError, TransferId};
+use anyhow::{Context, Result, bail, ensure};
+use bywire::{Event, Peer, Port, PortName, Priority, TransferId};
 use bywire_results::cell::CpuEnd;
 
 use crate::block_progress::BlockProgress;
 use crate::clock::monotonic_ns;
-use crate::cpu::{Snapshot, thread_seconds};
+use crate::cpu::Snapshot;
 use crate::disturbance;
 use crate::endpoint::{Kind, Mark, NAP, TIMEOUT};
-use crate::payload::{Reader, Writer};
+use crate::payload::Reader;
 use crate::plan::{Details, End, Outcome, Part, Plan, Test};
-use crate::transport::msg::{self, peer_name};
+use crate::transport::msg::{self, BUFFERS, Outbox, give_back, peer_name, post_receives};
 use crate::workload::block_loop::{idle_deadline_ns, stride, unexpected, whole};
-
-/// The number of long messages under way to or from one peer.
-const BUFFERS: usize = 2;
 
 /// How long to wait for peers to leave at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -68,31 +65,16 @@ struct SharedPort<'a> {
     moved_ns: u64,
     core: Option<u32>,
     /// The CPU accounts at the beginning of the first block and at the end of the last.
-    accounts: [Option<Account>; 2],
+    accounts: [Option<Snapshot>; 2],
 }
 
-/// The CPU accounts of the shared port's thread at one moment.
-struct Account {
-    at_ns: u64,
-    cpu_seconds: f64,
-    snapshot: Snapshot,
-}
-
-/// One connection.
 struct Slot {
-    /// Absent until the peer has connected.
     peer: Option<Peer>,
     has_left: bool,
     reader: Reader,
-    writer: Writer,
-    /// Messages that are due.
     due: VecDeque<Mark>,
-    /// A short message, and whether it has been written.
-    short: Vec<u8>,
-    is_written: bool,
-    /// Free buffers for long messages, and a written one that was not sent.
+    outbox: Outbox,
     free: Vec<Vec<u8>>,
-    unsent: Option<Vec<u8>>,
     /// When to end its block. Absent while it does not send one.
     stop_ns: Option<u64>,
     part: Part,
@@ -105,28 +87,22 @@ impl<'a> SharedPort<'a> {
     fn new(plan: &'a Plan, end: End, core: Option<u32>, mut port: Port, connections: u32) -> Result<Self> {
         let lengths = plan.lengths(0);
         let (sent_length, received_length) = (lengths.sent_by(end), lengths.received_by(end));
-        if received_length > FRAGMENT_BYTES {
-            for _ in 0..2 * BUFFERS as u32 * connections {
-                let posted = port.post_receive(Priority::Low, vec![0; received_length]);
-                posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
+        post_receives(&mut port, Priority::Low, received_length, 2 * BUFFERS * connections as usize)?;
+        let slot = |_| {
+            let mut free = Vec::new();
+            Slot {
+                peer: None,
+                has_left: false,
+                reader: Reader::of(plan, true),
+                due: VecDeque::new(),
+                outbox: Outbox::new(plan, Priority::Low, sent_length, false, &mut free),
+                free,
+                stop_ns: None,
+                part: Part::default(),
+                progress: BlockProgress::new(plan),
+                blocks: Vec::new(),
+                is_finished: false,
             }
-        }
-        let long = if sent_length > FRAGMENT_BYTES { BUFFERS } else { 0 };
-        let slot = |_| Slot {
-            peer: None,
-            has_left: false,
-            reader: Reader::of(plan, true),
-            writer: Writer::of(plan),
-            due: VecDeque::new(),
-            short: vec![0; sent_length.min(FRAGMENT_BYTES)],
-            is_written: false,
-            free: (0..long).map(|_| vec![0; sent_length]).collect(),
-            unsent: None,
-            stop_ns: None,
-            part: Part::default(),
-            progress: BlockProgress::new(plan),
-            blocks: Vec::new(),
-            is_finished: false,
         };
         Ok(Self {
             plan,
@@ -146,44 +122,30 @@ impl<'a> SharedPort<'a> {
         for number in 0..self.slots.len() {
             let address = format!("localhost/{}", peer_name(End::Target, number as u32));
             let peer = self.port.connect(&address.parse()?, TIMEOUT).context("cannot connect to a peer")?;
-            self.slots[number].peer = Some(peer);
-            self.numbers.insert(peer, number);
+            self.join(number, peer);
         }
         Ok(())
+    }
+
+    fn join(&mut self, number: usize, peer: Peer) {
+        self.slots[number].peer = Some(peer);
+        self.numbers.insert(peer, number);
     }
 
     /// Finds the connection of a new peer.
     fn admit(&mut self, peer: Peer) -> Result<()> {
         let info = self.port.peer_info(peer).context("a peer is gone already")?;
         let is_it = |number: &usize| *info.port() == PortName::Name(peer_name(End::Source, *number as u32));
-        let number = (0..self.slots.len())
-            .find(is_it)
-            .context("a port that does not belong to the test has connected")?;
-        self.slots[number].peer = Some(peer);
-        self.numbers.insert(peer, number);
+        let number = (0..self.slots.len()).find(is_it);
+        self.join(number.context("a port that does not belong to the test has connected")?, peer);
         Ok(())
-    }
-
-    fn account(&self) -> Account {
-        Account { at_ns: monotonic_ns(), cpu_seconds: thread_seconds(), snapshot: Snapshot::take(self.core) }
     }
 
     /// Begins a block. The accounts begin with the first one.
     fn begin(&mut self, number: usize) {
-        if self.accounts[0].is_none() {
-            self.accounts[0] = Some(self.account());
-        }
+        self.accounts[0].get_or_insert_with(|| Snapshot::take(self.core));
         self.slots[number].part = Part { began_ns: monotonic_ns(), ..Part::default() };
         self.slots[number].progress = BlockProgress::new(self.plan);
-    }
-
-    /// Begins all blocks at one moment, to end at one moment.
-    fn begin_all(&mut self) {
-        let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
-        for number in 0..self.slots.len() {
-            self.begin(number);
-            self.slots[number].stop_ns = Some(stop_ns);
-        }
     }
 
     /// Ends a block. The accounts end with the last one.
@@ -194,7 +156,7 @@ impl<'a> SharedPort<'a> {
         part.notes = std::mem::replace(&mut slot.progress, BlockProgress::new(self.plan)).into_notes();
         slot.blocks.push(part);
         if self.slots.iter().all(|slot| !slot.blocks.is_empty()) {
-            self.accounts[1] = Some(self.account());
+            self.accounts[1] = Some(Snapshot::take(self.core));
         }
     }
 
@@ -270,9 +232,11 @@ impl<'a> SharedPort<'a> {
                 Kind::Begun => {
                     unready = unready.checked_sub(1).with_context(|| unexpected(mark))?;
                     // Peers that share a core answer one after the other. A peer that began at once might end before
-                    // the last one begins.
-                    if unready == 0 {
-                        self.begin_all();
+                    // the last one begins, so all begin at one moment, to end at one moment.
+                    let stop_ns = monotonic_ns() + self.plan.block_us * 1000;
+                    for number in (0..self.slots.len()).filter(|_| unready == 0) {
+                        self.begin(number);
+                        self.slots[number].stop_ns = Some(stop_ns);
                     }
                 }
                 Kind::Ended => {
@@ -300,17 +264,11 @@ impl<'a> SharedPort<'a> {
         self.moved_ns = monotonic_ns();
         match event {
             Event::Message(message) => {
-                let number = *self
-                    .numbers
-                    .get(&message.peer)
-                    .context("a port that does not belong to the test sent a message")?;
+                let number = self.numbers.get(&message.peer);
+                let number = *number.context("a port that does not belong to the test sent a message")?;
                 let received = self.slots[number].reader.read(&message.payload)?;
                 whole(&received, self.received_length)?;
-                if message.payload.len() <= FRAGMENT_BYTES {
-                    self.port.recycle(message.payload);
-                } else if let Some(buffer) = message.payload.into_buffer() {
-                    let _surplus = self.port.post_receive(Priority::Low, buffer);
-                }
+                give_back(&mut self.port, message);
                 Ok(Some((number, received.mark)))
             }
             Event::Sent { id, buffer, result } => {
@@ -321,9 +279,9 @@ impl<'a> SharedPort<'a> {
                 Ok(None)
             }
             Event::Disconnected { peer, .. } => {
-                let number =
-                    *self.numbers.get(&peer).context("a port that does not belong to the test has left")?;
-                let slot = &mut self.slots[number];
+                let number = self.numbers.get(&peer);
+                let number = number.context("a port that does not belong to the test has left")?;
+                let slot = &mut self.slots[*number];
                 ensure!(slot.is_finished, "a peer closed its connection in the middle of the test");
                 slot.has_left = true;
                 Ok(None)
@@ -341,27 +299,11 @@ impl<'a> SharedPort<'a> {
         let slot = &mut self.slots[number];
         let Some(peer) = slot.peer else { return Ok(false) };
         let mut has_sent = false;
-        while let Some(&mark) = slot.due.front() {
-            if self.sent_length <= FRAGMENT_BYTES {
-                if !std::mem::replace(&mut slot.is_written, true) {
-                    slot.writer.fill(&mut slot.short, mark);
-                }
-                match self.port.send(peer, Priority::Low, &slot.short) {
-                    Ok(()) => slot.is_written = false,
-                    Err(SendError::Full) => break,
-                    Err(error) => return Err(error.into()),
-                }
-            } else {
-                let Some(buffer) = slot.written(mark) else { break };
-                match self.port.send_buffer(peer, Priority::Low, buffer, Confirm::Copied) {
-                    Ok(id) => self.transfers.insert(id, number),
-                    Err(unsent) if unsent.error == SendError::NoToken => {
-                        slot.unsent = Some(unsent.buffer.into_vec());
-                        break;
-                    }
-                    Err(unsent) => return Err(unsent.error.into()),
-                };
-            }
+        while let Some(&mark) = slot.due.front()
+            && slot.outbox.fill(self.sent_length, mark, &mut slot.free, None)
+            && slot.outbox.submit(self.sent_length, &mut self.port, peer)?
+        {
+            self.transfers.extend(slot.outbox.transfer.take().map(|id| (id, number)));
             slot.due.pop_front();
             has_sent = true;
             let is_payload = matches!(mark.kind(), Kind::Data | Kind::End);
@@ -387,11 +329,11 @@ impl<'a> SharedPort<'a> {
     fn outcomes(&mut self) -> Result<Vec<Outcome>> {
         let [Some(before), Some(after)] = &self.accounts else { bail!("no block was begun and ended") };
         let connections = self.slots.len();
-        let whole = before.snapshot.until(&after.snapshot);
+        let whole = before.until(after);
         let cpu = CpuEnd { attributed: whole.attributed.map(|share| share / connections as f64), ..whole };
-        let disturbed = disturbance::reasons(&before.snapshot, &after.snapshot);
-        let cpu_seconds = after.cpu_seconds - before.cpu_seconds;
-        let span_seconds = (after.at_ns - before.at_ns) as f64 * 1e-9;
+        let disturbed = disturbance::reasons(before, after);
+        let cpu_seconds = after.thread_seconds_since(before);
+        let span_seconds = before.lost_until(after).wall_seconds;
         let mut details = Details::default();
         details.insert("sleeps".into(), self.port.statistics().sleeps.into());
         details.insert("peers_of_one_port".into(), connections.into());
@@ -411,16 +353,5 @@ impl<'a> SharedPort<'a> {
             }
         };
         Ok(self.slots.iter_mut().map(outcome).collect())
-    }
-}
-
-impl Slot {
-    /// The next long message, if there is memory for it.
-    fn written(&mut self, mark: Mark) -> Option<Vec<u8>> {
-        self.unsent.take().or_else(|| {
-            let mut buffer = self.free.pop()?;
-            self.writer.fill(&mut buffer, mark);
-            Some(buffer)
-        })
     }
 }

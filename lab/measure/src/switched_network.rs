@@ -5,10 +5,10 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context, Result, bail};
-use bywire_command::exit_status::Misuse;
+use anyhow::{Context, Result};
 
-use crate::namespaces::{self, INTERFACE, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
+use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, Side};
+use crate::options::bounded;
 
 /// The permitted number of nodes.
 pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
@@ -24,10 +24,8 @@ pub struct SwitchedNetwork {
 
 impl SwitchedNetwork {
     /// Makes `count` nodes at the ports of a bridge, with an MTU of `mtu_bytes` everywhere. Each port lets pass what
-    /// `rate_mbits` allows, and drops what its queue cannot hold.
-    ///
-    /// # Errors
-    /// One line: why this machine or user cannot do this, and what to do.
+    /// `rate_mbits` allows, and drops what its queue cannot hold. Fails with one line: why this machine or user cannot do
+    /// this, and what to do.
     pub fn bridge(count: u32, mtu_bytes: u32, rate_mbits: Option<u32>) -> Result<Self> {
         namespaces::check_mtu(mtu_bytes)?;
         Self::joined(count, |sides| {
@@ -36,25 +34,16 @@ impl SwitchedNetwork {
         })
     }
 
-    /// Its two nodes as a pair.
     pub(crate) fn into_pair(self) -> Result<Namespaces> {
-        let mut nodes = self.nodes.into_iter();
-        let (Some(source), Some(target), None) = (nodes.next(), nodes.next(), nodes.next()) else {
-            bail!("a pair has two nodes")
-        };
-        Ok(Namespaces::of(self.link, source, target))
+        Namespaces::of(self.link, self.nodes)
     }
 
-    /// Makes `count` nodes joined by `join`, which makes an interface in each. The interfaces are up when it returns.
-    ///
-    /// # Errors
-    /// One line: why this machine or user cannot do this, or the error of `join`.
+    /// Makes `count` nodes joined by `join`, which makes an interface in each. The interfaces are up when it returns. Fails
+    /// as [`SwitchedNetwork::bridge`], or with the error of `join`.
     pub fn joined(count: u32, join: impl FnOnce(&[Side]) -> Result<NamespaceLink>) -> Result<Self> {
-        check(count)?;
-        let made = namespaces::make(count as usize)?;
-        let sides: Vec<Side> = made.iter().map(namespaces::Made::side).collect();
-        let link = join(&sides)?;
-        Ok(Self { link, nodes: made.into_iter().map(namespaces::Made::into_namespace).collect() })
+        let count = bounded("nodes", count, NODES, "")?;
+        let (link, nodes) = namespaces::joined(count as usize, join)?;
+        Ok(Self { link, nodes })
     }
 
     /// The link's name in a cell.
@@ -77,28 +66,18 @@ pub(crate) fn connect(
 ) -> Result<Namespace> {
     let switch = namespaces::make_one(nodes.len() + 1, nodes.first().map(|node| node.namespace))?;
     let set_up = || -> Result<()> {
-        switch.namespace().configure("link add br0 type bridge\nlink set br0 up\n")?;
-        for (port, node) in nodes.iter().enumerate() {
-            let (switch_process, address) = (switch.process(), address(node.namespace));
-            node.namespace.configure(&format!(
-                "link add {INTERFACE} mtu {mtu_bytes} type veth peer name port{port} mtu {mtu_bytes} netns {switch_process}\n\
-                 address add {address}/{PREFIX_LENGTH} dev {INTERFACE}\nlink set {INTERFACE} up\n"
-            ))?;
+        switch.namespace.configure("link add br0 type bridge\nlink set br0 up\n")?;
+        for (port, node) in nodes.iter().map(|node| node.namespace).enumerate() {
             let port = format!("port{port}");
-            switch.namespace().configure(&format!("link set {port} master br0 up\n"))?;
-            rate_mbits.map_or(Ok(()), |rate| switch.namespace().shape(&port, rate))?;
+            node.add_veth(mtu_bytes, &port, switch.side().process)?;
+            node.bring_up(address(node))?;
+            switch.namespace.configure(&format!("link set {port} master br0 up\n"))?;
+            rate_mbits.map_or(Ok(()), |rate| switch.namespace.shape(&port, rate))?;
         }
         Ok(())
     };
     set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
-    Ok(switch.into_namespace())
-}
-
-fn check(count: u32) -> Result<(), Misuse> {
-    if NODES.contains(&count) {
-        return Ok(());
-    }
-    Err(Misuse(format!("--nodes {count} is out of bounds: give {} to {}", NODES.start(), NODES.end())))
+    Ok(switch.namespace)
 }
 
 #[cfg(test)]
@@ -108,13 +87,8 @@ mod tests {
 
     #[test]
     fn every_node_reaches_every_other_through_the_bridge() {
-        let network = match SwitchedNetwork::bridge(3, 9000, None) {
-            Ok(network) => network,
-            Err(reason) => {
-                eprintln!("not run: {reason:#}");
-                return;
-            }
-        };
+        let network = SwitchedNetwork::bridge(3, 9000, None);
+        let Ok(network) = network.inspect_err(|reason| eprintln!("not run: {reason:#}")) else { return };
         for (from, to) in [(0, 1), (1, 2), (2, 0)] {
             // No ping(8) is needed: a refused connection has found its host.
             let mut command = Command::new("bash");

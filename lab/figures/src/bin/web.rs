@@ -110,7 +110,7 @@ impl Asked {
     fn ask(&self, duration: Duration) -> Result<f64> {
         let mut load = Load::connect(&self.plan, &self.socket()?)?;
         let closed = load.closed(duration, &mut histogram())?;
-        Ok(closed.answered as f64 / (closed.elapsed_ns as f64 * 1e-9))
+        Ok(closed.operations as f64 / closed.seconds)
     }
 
     /// With one thread, which inherits the core.

@@ -7,11 +7,12 @@ use bywire_command::exit_status::Misuse;
 use serde::{Deserialize, Serialize};
 
 use crate::ethernet::FrameLink;
-use crate::options::{MTU_BYTES, Request};
+use crate::options::{MTU_BYTES, Request, bounded};
 use crate::registry::{Level, Test};
 use crate::size;
 
 pub use bywire_results::mpi::{Implementation, Link};
+
 /// About how long a job takes to start and to end.
 pub const LAUNCH: Duration = Duration::from_millis(200);
 
@@ -28,42 +29,17 @@ pub struct Choice {
     pub unmatched: u32,
 }
 
-/// The bounds of the number of ranks.
 const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
-
 /// The most receives that wait meanwhile.
 const UNMATCHED_MAX: u32 = 1 << 16;
-
 /// The numbers that a sum adds up have this length.
 const NUMBER_BYTES: u64 = 8;
-
 /// The most bytes that a rank keeps for an operation of all ranks, in each direction.
 const COLLECTIVE_BYTES_MAX: u64 = 256 << 20;
 
-/// Refuses a length that an operation of all ranks cannot have.
-fn check_size(request: &Request, ranks: u32) -> Result<(), Misuse> {
-    let Some(size_bytes) = request.size_bytes.filter(|_| request.is_collective()) else { return Ok(()) };
-    if request.test == Test::Allreduce.name() && !size_bytes.is_multiple_of(NUMBER_BYTES) {
-        return Err(Misuse(format!(
-            "allreduce adds numbers of {NUMBER_BYTES} bytes: give a --size that is a multiple of {NUMBER_BYTES}"
-        )));
-    }
-    let longest = COLLECTIVE_BYTES_MAX / u64::from(ranks);
-    match request.test == Test::Alltoall.name() && size_bytes > longest {
-        true => Err(Misuse(format!(
-            "{ranks} ranks with messages of {} for each other would keep too much memory: give a --size of up to {longest} \
-             bytes, or fewer --ranks",
-            size::show(size_bytes)
-        ))),
-        false => Ok(()),
-    }
-}
-
 impl Choice {
-    /// `None` if `request` is for another level.
-    ///
-    /// # Errors
-    /// An implementation, a link or a test that does not exist, or an option that does not apply here.
+    /// `None` if `request` is for another level. Fails if the implementation, the link or the test does not exist, or if an
+    /// option does not apply here.
     pub(crate) fn asked(request: &Request) -> Result<Option<Self>> {
         if request.level != Level::Mpi.name() {
             request.refuse_inapplicable()?;
@@ -101,21 +77,28 @@ impl Choice {
             );
         }
         request.refuse_inapplicable()?;
-        let ranks = request.ranks.unwrap_or(*RANKS.start());
-        ensure!(
-            RANKS.contains(&ranks),
-            Misuse(format!("--ranks is out of bounds: give {} to {}", RANKS.start(), RANKS.end()))
-        );
+        let ranks = bounded("ranks", request.ranks.unwrap_or(*RANKS.start()), RANKS, "")?;
         ensure!(
             request.ranks.is_none() || !is_apart,
             Misuse("--ranks is for ranks of one machine, and of two namespaces there is one in each: leave it out".to_owned())
         );
-        let unmatched = request.unmatched.unwrap_or(0);
+        let unmatched = bounded("unmatched", request.unmatched.unwrap_or(0), 0..=UNMATCHED_MAX, "")?;
+        let size_bytes = request.size_bytes.unwrap_or(NUMBER_BYTES);
         ensure!(
-            unmatched <= UNMATCHED_MAX,
-            Misuse(format!("--unmatched is out of bounds: give 0 to {UNMATCHED_MAX}"))
+            request.test != Test::Allreduce.name() || size_bytes.is_multiple_of(NUMBER_BYTES),
+            Misuse(format!(
+                "allreduce adds numbers of {NUMBER_BYTES} bytes: give a --size that is a multiple of {NUMBER_BYTES}"
+            ))
         );
-        check_size(request, ranks)?;
+        let longest = COLLECTIVE_BYTES_MAX / u64::from(ranks);
+        ensure!(
+            request.test != Test::Alltoall.name() || size_bytes <= longest,
+            Misuse(format!(
+                "{ranks} ranks with messages of {} for each other would keep too much memory: give a --size of up to {longest} \
+                 bytes, or fewer --ranks",
+                size::show(size_bytes)
+            ))
+        );
         Ok(Some(Self { implementation, link, ranks, unmatched }))
     }
 
@@ -130,68 +113,53 @@ impl Choice {
 mod tests {
     use super::*;
 
-    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+    /// Checks that a request for `mpi latency` with a change is refused in one line with `part`.
+    fn refuses(part: &str, change: impl FnOnce(&mut Request)) {
         let mut request = Request::new("mpi", "latency");
         change(&mut request);
-        format!("{:#}", Choice::asked(&request).unwrap_err())
+        let refusal = format!("{:#}", Choice::asked(&request).unwrap_err());
+        assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
     }
 
     #[test]
     fn options_that_mpi_lacks_are_refused_in_one_line_with_the_valid_ones() {
-        let refusals = [
-            (refusal(|r| r.mpi = Some("mvapich".into())), "choose one of open-mpi, mpich"),
-            (
-                refusal(|r| r.link = Some("loopback".into())),
-                "choose one of shm, ofi-shm, ofi-sm2, tcp, veth, eth, bywire",
-            ),
-            (refusal(|r| r.between = Some("threads".into())), "leave out --between"),
-            (refusal(|r| r.link = Some("ofi-shm".into())), "add --mpi mpich"),
-            (refusal(|r| r.spin = Some(false)), "--no-spin does not apply"),
-            (refusal(|r| r.security = Some("plain".into())), "--security does not apply"),
-            (
-                refusal(|r| (r.link, r.security) = (Some("bywire".into()), Some("plain".into()))),
-                "add --between namespaces",
-            ),
-            (refusal(|r| r.ranks = Some(4)), "--ranks does not apply to mpi latency"),
-            (refusal(|r| (r.test, r.ranks) = ("alltoall".into(), Some(1))), "give 2 to 64"),
-            (refusal(|r| r.unmatched = Some(65537)), "give 0 to 65536"),
-            (
-                refusal(|r| (r.test, r.unmatched) = ("stream".into(), Some(1))),
-                "--unmatched does not apply to mpi stream",
-            ),
-            (refusal(|r| (r.test, r.size_bytes) = ("allreduce".into(), Some(12))), "a multiple of 8"),
-            (
-                refusal(|r| (r.test, r.size_bytes, r.ranks) = ("alltoall".into(), Some(64 << 20), Some(5))),
-                "fewer --ranks",
-            ),
-            (
-                refusal(|r| {
-                    (r.test, r.ranks) = ("alltoall".into(), Some(4));
-                    (r.link, r.between) = (Some("bywire".into()), Some("namespaces".into()));
-                }),
-                "for ranks of one machine",
-            ),
-            (refusal(|r| r.untouched = true), "--untouched does not apply"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu does not apply"),
-            (refusal(|r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into()))), "--mpi does not apply"),
-        ];
-        for (refusal, part) in refusals {
-            assert!(refusal.contains(part), "{refusal}");
-            assert!(!refusal.contains('\n'), "{refusal}");
-        }
+        let links = "choose one of shm, ofi-shm, ofi-sm2, tcp, veth, eth, bywire";
+        refuses("choose one of open-mpi, mpich", |r| r.mpi = Some("mvapich".into()));
+        refuses(links, |r| r.link = Some("loopback".into()));
+        refuses("leave out --between", |r| r.between = Some("threads".into()));
+        refuses("add --mpi mpich", |r| r.link = Some("ofi-shm".into()));
+        refuses("--no-spin does not apply", |r| r.spin = Some(false));
+        refuses("--security does not apply", |r| r.security = Some("plain".into()));
+        refuses("add --between namespaces", |r| {
+            (r.link, r.security) = (Some("bywire".into()), Some("plain".into()));
+        });
+        refuses("--ranks does not apply to mpi latency", |r| r.ranks = Some(4));
+        refuses("give 2 to 64", |r| (r.test, r.ranks) = ("alltoall".into(), Some(1)));
+        refuses("give 0 to 65536", |r| r.unmatched = Some(65537));
+        refuses("--unmatched does not apply to mpi stream", |r| {
+            (r.test, r.unmatched) = ("stream".into(), Some(1));
+        });
+        refuses("a multiple of 8", |r| (r.test, r.size_bytes) = ("allreduce".into(), Some(12)));
+        refuses("fewer --ranks", |r| {
+            (r.test, r.size_bytes, r.ranks) = ("alltoall".into(), Some(64 << 20), Some(5));
+        });
+        refuses("for ranks of one machine", |r| {
+            (r.test, r.ranks) = ("alltoall".into(), Some(4));
+            (r.link, r.between) = (Some("bywire".into()), Some("namespaces".into()));
+        });
+        refuses("--untouched does not apply", |r| r.untouched = true);
+        refuses("--mtu does not apply", |r| r.mtu_bytes = Some(9000));
+        refuses("--mpi does not apply", |r| (r.level, r.mpi) = ("tcp".into(), Some("mpich".into())));
     }
 
     #[test]
     fn only_links_between_namespaces_have_a_frame_link() {
-        let frame_link = |link| {
-            Choice { implementation: Implementation::Mpich, link, ranks: 2, unmatched: 0 }
-                .frame_link(Some(9000))
+        let joined = |link| {
+            let choice = Choice { implementation: Implementation::Mpich, link, ranks: 2, unmatched: 0 };
+            choice.frame_link(Some(9000)).map(|joined| (joined.link, joined.mtu_bytes))
         };
-        assert_eq!((frame_link(Link::Shm), frame_link(Link::Tcp)), (None, None));
-        assert_eq!(
-            frame_link(Link::Veth).map(|frame_link| frame_link.link),
-            Some(crate::ethernet::Link::Veth)
-        );
-        assert_eq!(frame_link(Link::Eth).map(|frame_link| frame_link.mtu_bytes), Some(9000));
+        assert_eq!((joined(Link::Shm), joined(Link::Tcp)), (None, None));
+        assert_eq!(joined(Link::Veth), Some((crate::ethernet::Link::Veth, 9000)));
+        assert_eq!(joined(Link::Eth), Some((crate::ethernet::Link::OneProcess, 9000)));
     }
 }

@@ -1,4 +1,4 @@
-//! Where an MPI implementation is installed on this machine, and the program that its compiler made.
+//! The place where an MPI implementation is installed on this machine, and the program that its compiler made.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,15 +15,11 @@ use sha2::{Digest, Sha256};
 use super::choice::Implementation;
 use crate::scratch_directory::nonce;
 
-/// The program that both ranks run.
 const RANK_PROGRAM: &str = include_str!("rank.c");
-
 /// The environment variable with the directory of MPICH: its `--prefix`, or a virtual environment. Default: the cache.
 const MPICH_DIRECTORY: &str = "BYWIRE_MPICH";
-
 /// The supported major version. The next one has other names for its shared memory and for its link to another host.
 const OPEN_MPI_MAJOR: &str = "4";
-
 /// How long a compiler or a launcher may take to print its version or to make a program.
 const TIMEOUT_SECONDS: &str = "60";
 
@@ -50,10 +46,7 @@ pub struct Installation {
 
 impl Installation {
     /// The implementation as this machine has it, looked up once for each process. Makes the program if that is not
-    /// made yet.
-    ///
-    /// # Errors
-    /// One line: it is not installed, with what to do, or its compiler failed.
+    /// made yet. Fails if the implementation is not installed, with what to do, or if its compiler fails.
     pub fn of(implementation: Implementation) -> Result<Arc<Self>> {
         static KNOWN: Mutex<BTreeMap<Implementation, Arc<Installation>>> = Mutex::new(BTreeMap::new());
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -71,21 +64,16 @@ impl Installation {
         Ok(installation)
     }
 
-    /// The version that it prints, without making anything.
-    ///
-    /// # Errors
-    /// One line: it is not installed, with what to do.
+    /// The version that it prints, without making anything. Fails if it is not installed, with what to do.
     pub fn look(implementation: Implementation) -> Result<String> {
         Ok(Tools::of(implementation)?.version)
     }
 }
 
-/// The programs of an implementation.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) launcher: PathBuf,
     pub(super) compiler: PathBuf,
-    /// The version that the launcher prints.
     pub(super) version: String,
 }
 
@@ -120,7 +108,7 @@ impl Tools {
 
     /// The first launcher in `directories` that belongs to the implementation and has a compiler beside it.
     pub(super) fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
-        // Where a distribution has several implementations, the suffix tells them apart.
+        // If a distribution has several implementations, the suffix tells them apart.
         let (endings, names) = match implementation {
             Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
             Implementation::Mpich => ([".mpich", ""], ["HYDRA", "MPICH"]),
@@ -144,12 +132,11 @@ impl Tools {
     }
 }
 
-/// The directories in which a shell looks for programs.
 pub(super) fn search_path() -> Vec<PathBuf> {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
 }
 
-/// Where MPICH of the Python Package Index is, or another one that the user names.
+/// The directory of MPICH of the Python Package Index, or of another one that the user names.
 pub(super) fn mpich_directory() -> Result<PathBuf> {
     let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
     named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)
@@ -158,51 +145,53 @@ pub(super) fn mpich_directory() -> Result<PathBuf> {
 /// A program for this compiler, made unless it exists. Its name is a hash of its source and its compiler.
 pub(super) fn made(cache: &Path, name: &str, source: &str, tools: &Tools) -> Result<PathBuf> {
     let compiler = tools.compiler.as_os_str().as_encoded_bytes();
-    let file = format!("{name}-{}", digest(&[source.as_bytes(), compiler, tools.version.as_bytes()]));
-    let (source_name, name) = (name, file);
-    let program = cache.join(&name);
-    if program.is_file() {
-        return Ok(program);
-    }
-    let source = kept(cache, source_name, source.as_bytes(), 0o600)?;
-    let being_made = cache.join(format!("{name}.{}", nonce()));
-    let mut command = Command::new("timeout");
-    command.arg(TIMEOUT_SECONDS).arg(&tools.compiler);
-    command.args(["-O2", "-x", "c", "-o"]).arg(&being_made).arg(&source);
-    let compiled = output(&mut command);
-    let result = compiled.and_then(|output| {
+    let parts = [source.as_bytes(), compiler, tools.version.as_bytes()];
+    let compiled = cached(cache, name, &parts, |program| {
+        let source = kept(cache, name, source.as_bytes(), 0o600)?;
+        let mut command = Command::new("timeout");
+        command.arg(TIMEOUT_SECONDS).arg(&tools.compiler);
+        command.args(["-O2", "-x", "c", "-o"]).arg(program).arg(&source);
+        let output = output(&mut command)?;
         let said = String::from_utf8_lossy(&output.stderr);
-        let reason =
-            said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or("nothing");
+        let reason = said.lines().find(|line| line.contains("error")).or(said.lines().next());
+        let reason = reason.unwrap_or("nothing");
         ensure!(output.status.success(), "{} said: {reason}", tools.compiler.display());
-        Ok(fs::rename(&being_made, &program)?)
+        Ok(())
     });
-    if result.is_err() {
-        let _never_made = fs::remove_file(&being_made);
-    }
-    result.context("cannot make the program that MPI's ranks run (is a C compiler installed?)")?;
-    Ok(program)
+    compiled.context("cannot make the program that MPI's ranks run (is a C compiler installed?)")
 }
 
 /// A file in the cache, named by its content.
 fn kept(cache: &Path, name: &str, content: &[u8], mode: u32) -> Result<PathBuf> {
-    let path = cache.join(format!("{name}-{}", digest(&[content, &mode.to_le_bytes()])));
+    let written = cached(cache, name, &[content, &mode.to_le_bytes()], |path| {
+        Ok(OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(content)?)
+    });
+    written.with_context(|| format!("cannot write in {}", cache.display()))
+}
+
+/// The file of the cache whose name ends with a hash of `parts`. If there is none, `make` makes it under another name.
+fn cached(
+    cache: &Path,
+    name: &str,
+    parts: &[&[u8]],
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let digest: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let path = cache.join(format!("{name}-{digest}"));
     if path.is_file() {
         return Ok(path);
     }
-    let being_written = cache.join(format!("{name}.{}", nonce()));
-    let write = || -> Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&being_written)?;
-        file.write_all(content)?;
-        drop(file);
-        Ok(fs::rename(&being_written, &path)?)
-    };
-    let written = write();
-    if written.is_err() {
-        let _never_made = fs::remove_file(&being_written);
+    let being_made = cache.join(format!("{name}-{digest}.{}", nonce()));
+    let made = make(&being_made).and_then(|()| Ok(fs::rename(&being_made, &path)?));
+    if made.is_err() {
+        let _never_made = fs::remove_file(&being_made);
     }
-    written.with_context(|| format!("cannot write in {}", cache.display()))?;
-    Ok(path)
+    made.map(|()| path)
 }
 
 /// The directory of the cache. Only this user may enter it.
@@ -213,21 +202,9 @@ pub(super) fn cache() -> Result<PathBuf> {
         bail!("there is no directory to keep MPI's programs in: set HOME or XDG_CACHE_HOME");
     };
     let cache = parent.join("bywire");
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&cache)
-        .with_context(|| format!("cannot make {}", cache.display()))?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&cache);
+    made.with_context(|| format!("cannot make {}", cache.display()))?;
     Ok(cache)
-}
-
-fn digest(parts: &[&[u8]]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn output(command: &mut Command) -> Result<Output> {
@@ -243,6 +220,11 @@ mod tests {
         let path = directory.join(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn compiled(cache: &Path, version: &str) -> Result<PathBuf> {
+        let (compiler, version) = (cache.join("cc"), version.to_owned());
+        made(cache, "rank", RANK_PROGRAM, &Tools { launcher: PathBuf::new(), compiler, version })
     }
 
     #[test]
@@ -266,12 +248,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         // A compiler whose program tells how often the compiler ran.
         program(cache.path(), "cc", "echo x >>\"$0.count\"; [ -n \"$5\" ] && cp \"$0\" \"$5\"");
-        let tools = |version: &str| Tools {
-            launcher: PathBuf::new(),
-            compiler: cache.path().join("cc"),
-            version: version.to_owned(),
-        };
-        let made = |version: &str| made(cache.path(), "rank", RANK_PROGRAM, &tools(version)).unwrap();
+        let made = |version| compiled(cache.path(), version).unwrap();
         let first = made("1");
         assert_eq!(made("1"), first);
         assert_ne!(made("2"), first);
@@ -282,9 +259,7 @@ mod tests {
     fn a_compiler_that_fails_leaves_nothing_and_is_quoted() {
         let cache = tempfile::tempdir().unwrap();
         program(cache.path(), "cc", "echo 'rank.c:1: error: no such header' >&2; exit 1");
-        let tools =
-            Tools { launcher: PathBuf::new(), compiler: cache.path().join("cc"), version: "1".to_owned() };
-        let error = format!("{:#}", made(cache.path(), "rank", RANK_PROGRAM, &tools).unwrap_err());
+        let error = format!("{:#}", compiled(cache.path(), "1").unwrap_err());
         assert!(error.contains("no such header"), "{error}");
         let files = fs::read_dir(cache.path()).unwrap().count();
         assert_eq!(files, 2, "the compiler and the source");

@@ -31,20 +31,13 @@ use crate::scratch_directory::{self, ScratchDirectory};
 
 /// The socket in the directory of a job by which its ranks find the parent.
 const SOCKET: &str = "ranks";
-
-/// The directory for shared memory.
 const MEMORY: &str = "/dev/shm";
-
 /// How much longer than a job's own deadline the parent waits for the ranks to begin. A launcher takes a second or two to start.
 const GRACE: Duration = Duration::from_secs(20);
-
 /// How long a job may take to end by itself after both ranks have reported.
 const ENDING: Duration = Duration::from_secs(10);
-
 /// How long a connected process may take to say which rank it is.
 const GREETING: Duration = Duration::from_secs(5);
-
-/// How often the launcher is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The variables without which Open MPI does not run as root.
@@ -59,22 +52,18 @@ const COMPLAINTS_BYTES_MAX: u64 = 64 << 10;
 const PREPARE: &str = r#"mount --bind /proc "$0" && mount -t proc bywire /proc &&
 mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
 
-/// The same, with a host name, by which launchers tell hosts apart. It also waits until the interfaces have a carrier:
-/// the kernel reports that of a new one a second late, and MPI passes over interfaces without. [`Installation::agent`]
-/// does so for the other rank's host.
+/// The commands before them at the source of two hosts: a host name, by which launchers tell hosts apart, and a wait until
+/// the interfaces have a carrier. The kernel reports that of a new one a second late, and MPI passes over interfaces
+/// without. [`Installation::agent`] does so for the other rank's host.
 const PREPARE_SOURCE: &str = r#"echo bywire-source >/proc/sys/kernel/hostname &&
 timeout 5 sh -c 'while ip link | grep -q NO-CARRIER; do sleep 0.02; done'
-mount --bind /proc "$0" && mount -t proc bywire /proc &&
-mount -t tmpfs -o mode=1777 bywire /dev/shm && exec "$@""#;
+"#;
 
 /// The namespaces of a job besides its PID namespace, and the commands that it runs there.
 const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 
-/// Runs one fresh job according to its plan.
-///
-/// # Errors
-/// One line: the implementation is not installed, or the error of the first end that failed. The whole job has ended by
-/// then.
+/// Runs one fresh job according to its plan. Fails if the implementation is not installed, or with the error of the first
+/// end that failed. The whole job has ended by then.
 pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let installation = Installation::of(choice.implementation)?;
     let namespaces = match placement {
@@ -103,10 +92,10 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
         Ok(outcomes) => job.finish().map(|()| outcomes),
         // The launcher's message explains more than the end of a rank does.
         Err(error) if interrupt::requested() => Err(error),
-        Err(error) => match job.end() {
-            Some(said) => Err(error.context(format!("{}: {said}", choice.implementation))),
-            None => Err(error),
-        },
+        Err(error) => Err(match job.end() {
+            Some(said) => error.context(format!("{}: {said}", choice.implementation)),
+            None => error,
+        }),
     }
 }
 
@@ -119,7 +108,6 @@ fn directory(cookie: &str) -> PathBuf {
     }
 }
 
-/// The launcher's arguments.
 struct Launch<'a> {
     installation: &'a Installation,
     choice: Choice,
@@ -137,22 +125,18 @@ impl Launch<'_> {
         // of its own.
         let this = self.our_proc().join(format!("{}/exe", std::process::id()));
         words.extend([this.into(), COMMAND.into(), socket.into(), self.installation.program.clone().into()]);
-        let mut command = match may_isolate() {
-            true => {
-                let prepare = if self.namespaces.is_some() { PREPARE_SOURCE } else { PREPARE };
-                let mut command = isolation::command();
-                command.args(ISOLATED).arg(prepare).arg(self.our_proc()).args(words);
-                command.env("TMPDIR", MEMORY);
-                command
-            }
-            false => {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]).env("TMPDIR", self.directory);
-                // Otherwise its segments would outlive an interrupted job.
-                command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
-                command
-            }
-        };
+        let mut command;
+        if may_isolate() {
+            let source = if self.namespaces.is_some() { PREPARE_SOURCE } else { "" };
+            command = isolation::command();
+            command.args(ISOLATED).arg(format!("{source}{PREPARE}")).arg(self.our_proc()).args(words);
+            command.env("TMPDIR", MEMORY);
+        } else {
+            command = Command::new(&words[0]);
+            command.args(&words[1..]).env("TMPDIR", self.directory);
+            // Otherwise its segments would outlive an interrupted job.
+            command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
+        }
         // Settings of the shell that would change what the link is.
         provider::names().for_each(|name| _ = command.env_remove(name));
         command.envs(self.variables());
@@ -178,63 +162,48 @@ impl Launch<'_> {
     }
 
     fn options(&self) -> Vec<String> {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let Choice { implementation, link, ranks, .. } = self.choice;
         let interface = self.interface();
-        let agent = self.installation.agent.display();
         let hosts = self.namespaces.map(|pair| (pair.source.address(), pair.target.address()));
-        let ranks = self.choice.ranks;
-        let mut options = match self.choice.implementation {
-            Implementation::OpenMpi => words(&format!("-n {ranks} --bind-to none")),
-            Implementation::Mpich => words(&format!("-n {ranks}")),
+        let link = match link {
+            Link::Shm => "--mca pml ob1 --mca btl self,vader".to_owned(),
+            Link::Bywire => provider::options().join(" "),
+            _ => format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"),
         };
         // There are two slots, as there are two cores. With more ranks Open MPI has them yield.
-        options.extend(
-            (self.choice.implementation == Implementation::OpenMpi && ranks > 2)
-                .then(|| "--oversubscribe".into()),
-        );
-        options.extend(match (self.choice.implementation, self.choice.link) {
-            (Implementation::OpenMpi, Link::Shm) => words("--mca pml ob1 --mca btl self,vader"),
-            (Implementation::OpenMpi, Link::Bywire) => {
-                provider::options().into_iter().map(str::to_owned).collect()
+        let yielding = if ranks > 2 { " --oversubscribe" } else { "" };
+        let words = match (implementation, hosts) {
+            (Implementation::OpenMpi, None) => {
+                format!("-n {ranks} --bind-to none{yielding} {link} --host localhost:2")
             }
-            (Implementation::OpenMpi, _) => {
-                words(&format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"))
-            }
-            (Implementation::Mpich, _) => Vec::new(),
-        });
-        options.extend(match (self.choice.implementation, hosts) {
-            (Implementation::OpenMpi, None) => words("--host localhost:2"),
-            (Implementation::OpenMpi, Some((source, target))) => [
-                words(&format!("--host {source}:1,{target}:1 --mca oob_tcp_if_include {interface}")),
-                vec!["--mca".to_owned(), "plm_rsh_agent".to_owned(), agent.to_string()],
-            ]
-            .concat(),
-            (Implementation::Mpich, None) => words("-hosts localhost"),
-            (Implementation::Mpich, Some((source, target))) => [
-                words(&format!(
-                    "-hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh"
-                )),
-                vec!["-launcher-exec".to_owned(), agent.to_string()],
-            ]
-            .concat(),
-        });
-        options
+            (Implementation::OpenMpi, Some((source, target))) => format!(
+                "-n {ranks} --bind-to none{yielding} {link} --host {source}:1,{target}:1 \
+                 --mca oob_tcp_if_include {interface} --mca plm_rsh_agent"
+            ),
+            (Implementation::Mpich, None) => format!("-n {ranks} -hosts localhost"),
+            (Implementation::Mpich, Some((source, target))) => format!(
+                "-n {ranks} -hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh -launcher-exec"
+            ),
+        };
+        let agent = hosts.map(|_| self.installation.agent.display().to_string());
+        words.split(' ').map(str::to_owned).chain(agent).collect()
     }
 
     fn variables(&self) -> Vec<(&'static str, String)> {
-        let mut variables = Vec::new();
-        variables.extend(self.provider.into_iter().flat_map(provider::variables));
+        let mut variables: Vec<_> = self.provider.into_iter().flat_map(provider::variables).collect();
         if self.choice.implementation == Implementation::OpenMpi {
             variables.extend(AS_ROOT.map(|(name, value)| (name, value.to_owned())));
         } else if ![Link::Shm, Link::Bywire].contains(&self.choice.link) {
             // The ranks use libfabric even if both are on one machine.
-            variables.push(("MPIR_CVAR_NOLOCAL", "1".to_owned()));
-            variables.push(("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()));
             let provider = self.choice.link.libfabric_provider();
-            variables.push(("FI_PROVIDER", provider.unwrap_or("tcp").to_owned()));
-            if provider.is_none() {
-                variables.push(("FI_TCP_IFACE", self.interface().to_owned()));
-            }
+            let settings = [
+                ("MPIR_CVAR_NOLOCAL", "1"),
+                ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+                ("FI_PROVIDER", provider.unwrap_or("tcp")),
+            ];
+            let interface = provider.is_none().then(|| ("FI_TCP_IFACE", self.interface()));
+            let settings = settings.into_iter().chain(interface);
+            variables.extend(settings.map(|(name, value)| (name, value.to_owned())));
         }
         let network = self.namespaces.map(|pair| pair.target.path());
         // The path as the job sees it, which has another `/proc`.
@@ -244,7 +213,7 @@ impl Launch<'_> {
     }
 }
 
-/// May a job have a PID and a mount namespace of its own? Tried once.
+/// Returns whether a job may have a PID and a mount namespace of its own. Tried once.
 fn may_isolate() -> bool {
     static TRIED: LazyLock<bool> = LazyLock::new(|| {
         isolation::succeeds(isolation::command().args(ISOLATED).args([PREPARE, MEMORY, "true"]))
@@ -255,7 +224,7 @@ fn may_isolate() -> bool {
 /// A running launcher in a process group of its own. Dropping it ends the group.
 struct Running {
     leader: Leader,
-    complaints: Option<JoinHandle<String>>,
+    complaints: JoinHandle<String>,
 }
 
 impl Running {
@@ -264,16 +233,13 @@ impl Running {
         end_with_this_thread(&mut command);
         let mut leader = Leader::start(&mut command).context("cannot start MPI's launcher")?;
         let said = leader.child.stderr.take().context("MPI's launcher has no standard error")?;
-        let complaints = Some(std::thread::spawn(move || read_some(said)));
-        Ok(Self { leader, complaints })
+        Ok(Self { leader, complaints: std::thread::spawn(move || read_some(said)) })
     }
 
-    /// Has the launcher ended?
     fn is_gone(&mut self) -> bool {
         !matches!(self.leader.child.try_wait(), Ok(None))
     }
 
-    /// Waits until the job has ended by itself.
     fn finish(mut self) -> Result<()> {
         let until = Instant::now() + ENDING;
         while !self.is_gone() {
@@ -292,11 +258,10 @@ impl Running {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.leader.end();
-        telling_line(&self.complaints.take()?.join().ok()?)
+        telling_line(&self.complaints.join().ok()?)
     }
 }
 
-/// Reads to the end and keeps the beginning.
 fn read_some(mut from: impl Read) -> String {
     let mut kept = Vec::new();
     let _cut_short = (&mut from).take(COMPLAINTS_BYTES_MAX).read_to_end(&mut kept);
@@ -363,12 +328,10 @@ impl<'a> Conversation<'a> {
         Ok(Outcomes { source, target: Some(target), same_machine: true })
     }
 
-    /// Have all ranks said their number?
     fn is_complete(&self) -> bool {
         self.ranks.len() == self.plan.mpi.map_or(2, |choice| choice.ranks) as usize
     }
 
-    /// Accepts a connected rank, and sends its assignment.
     fn accept(&mut self) -> Result<()> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -428,20 +391,12 @@ mod tests {
     use super::*;
 
     fn options(implementation: Implementation, link: Link) -> String {
-        let installation = Installation {
-            launcher: PathBuf::from("mpiexec"),
-            program: PathBuf::from("rank"),
-            agent: PathBuf::from("agent"),
-        };
+        let [launcher, program, agent] = ["mpiexec", "rank", "agent"].map(PathBuf::from);
+        let installation = &Installation { launcher, program, agent };
         let choice = Choice { implementation, link, ranks: 2, unmatched: 0 };
         let provider = (link == Link::Bywire).then_some(Path::new("/provider"));
-        let launch = Launch {
-            installation: &installation,
-            choice,
-            namespaces: None,
-            directory: Path::new("/tmp"),
-            provider,
-        };
+        let directory = Path::new("/tmp");
+        let launch = Launch { installation, choice, namespaces: None, directory, provider };
         let variables = launch.variables().into_iter().map(|(name, value)| format!("{name}={value}"));
         variables.chain(launch.options()).collect::<Vec<_>>().join(" ")
     }
@@ -475,18 +430,15 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such device >&2; exit 1"]);
         let mut job = Running::start(command).unwrap();
-        let plan = serde_json::from_value(plan()).unwrap();
+        let plan = serde_json::json!({
+            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
+            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
+            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
+        });
+        let plan = serde_json::from_value(plan).unwrap();
         let mut conversation = Conversation::new(listener, &plan, Cores { source: None, target: None });
         let error = format!("{:#}", conversation.outcomes(&mut job).unwrap_err());
         assert!(error.contains("launcher ended"), "{error}");
         assert_eq!(job.end().as_deref(), Some("no such device"));
-    }
-
-    fn plan() -> serde_json::Value {
-        serde_json::json!({
-            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
-            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
-            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
-        })
     }
 }

@@ -10,9 +10,7 @@ use super::choice::Implementation;
 use super::installation::{Tools, cache, made, mpich_directory, output, search_path};
 use super::launch;
 
-/// The program that the rank runs.
 const PROGRAM: &str = include_str!("loaded.c");
-
 /// How long a job of one rank may take.
 const TIMEOUT_SECONDS: &str = "30";
 
@@ -71,7 +69,7 @@ fn loads(implementation: Implementation, tools: &Tools) -> Result<String, String
     judge(implementation, run(true), || run(false))
 }
 
-/// What a rank that was asked to load the provider says, and if it has not loaded it, what a rank says that was not asked.
+/// Judges by what a rank says that was asked to load the provider, and if it has not, by what one says that was not asked.
 fn judge(
     implementation: Implementation,
     asked: Result<String, String>,

@@ -4,97 +4,54 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bywire_sys::preloadable::{self, Watch};
-use rustix::event::epoll::EventFlags;
+use bywire_sys::preloadable;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::gone;
-use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, send_when_taken};
-use crate::payload::{Reader, Writer};
-use crate::plan::{self, Details, End, Plan};
+use super::socket::{Framing, SocketEnd, greeting, prepare};
+use crate::endpoint::Received;
+use crate::plan::{End, Plan};
 
 /// The buffer through which short messages are read.
 const BUFFER_BYTES: usize = 128 << 10;
-
 /// From this length on a read stops at the end of the message, so that no byte is copied twice.
 const EXACT_BYTES_MIN: usize = 64 << 10;
-
 /// With several lanes in one thread, a long message moves in pieces of this length, as in a program that serves several
 /// connections.
 const TURN_BYTES: usize = 64 << 10;
 
 /// One end of a connected byte stream.
-pub struct ByteStream {
-    /// The epoll set, if the plan waits by one. It is closed before the socket.
-    watch: Option<Watch>,
-    socket: OwnedFd,
-    spin: bool,
-    calls: Calls,
-    writer: Writer,
-    outgoing: Vec<u8>,
-    /// Bytes of the current message that are done. 0 if there is none.
-    filled: usize,
+pub type ByteStream = SocketEnd<Bytes>;
+
+/// Messages one after the other.
+pub struct Bytes {
+    /// The bytes of the outgoing message that are sent.
     sent: usize,
-    reader: Reader,
-    incoming: Vec<u8>,
-    /// The range of unread bytes in `incoming`.
+    /// The range of unread bytes in the incoming buffer.
     start: usize,
     end: usize,
-    receive_length: usize,
     /// The most bytes that one call moves before other lanes have their turn.
     turn_bytes: usize,
 }
 
-impl ByteStream {
-    /// Makes an endpoint of a connected, blocking socket, for `end` of one of the plan's lanes.
-    ///
-    /// # Errors
-    /// The system has no epoll set left.
-    pub fn new(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Result<Self> {
-        let lengths = plan.lengths(lane);
-        let receive_length = lengths.received_by(end);
-        let watch =
-            plan.request.epoll.then(|| Watch::new(&socket)).transpose().context("cannot watch a socket")?;
-        Ok(Self {
-            watch,
-            socket,
-            spin: plan.spin,
-            calls: Calls { intercepted: plan.level == plan::Level::Sock, ..Calls::default() },
-            writer: Writer::of(plan),
-            outgoing: vec![0; lengths.sent_by(end)],
-            filled: 0,
-            sent: 0,
-            reader: Reader::of(plan, true),
-            incoming: vec![0; receive_length.max(BUFFER_BYTES)],
-            start: 0,
-            end: 0,
-            receive_length,
-            turn_bytes: if plan.lanes() > 1 { TURN_BYTES } else { usize::MAX },
-        })
-    }
+fn end_of(socket: OwnedFd, plan: &Plan, end: End, lane: usize) -> Result<ByteStream> {
+    let turn_bytes = if plan.lanes() > 1 { TURN_BYTES } else { usize::MAX };
+    SocketEnd::new(socket, plan, end, lane, BUFFER_BYTES, Bytes { sent: 0, start: 0, end: 0, turn_bytes })
+}
 
-    fn fill(&mut self, length: usize, mark: Mark) {
-        if self.filled == 0 {
-            self.writer.fill(&mut self.outgoing[..length], mark);
-            self.filled = length;
-            self.sent = 0;
-        }
-    }
-
-    /// Hands the rest of the current message to the kernel. Returns true once all of it is sent.
+impl Framing for Bytes {
     #[inline]
-    fn push(&mut self, flags: SendFlags) -> Result<bool> {
-        while self.sent < self.filled {
-            let until = self.filled.min(self.sent.saturating_add(self.turn_bytes));
-            let part = &self.outgoing[self.sent..until];
-            self.calls.made += 1;
-            match preloadable::send(&self.socket, part, flags | SendFlags::NOSIGNAL) {
+    fn push(end: &mut ByteStream, length: usize, flags: SendFlags) -> Result<bool> {
+        let Bytes { sent, turn_bytes, .. } = &mut end.framing;
+        while *sent < length {
+            let until = length.min(sent.saturating_add(*turn_bytes));
+            end.calls.made += 1;
+            match preloadable::send(&end.socket, &end.outgoing[*sent..until], flags | SendFlags::NOSIGNAL) {
                 Ok(count) => {
-                    self.sent += count;
-                    if self.sent < self.filled && self.is_turn_over(count) {
+                    *sent += count;
+                    if *sent < length && count >= *turn_bytes {
                         return Ok(false);
                     }
                 }
@@ -104,30 +61,31 @@ impl ByteStream {
                 Err(errno) => return Err(errno).context("send failed"),
             }
         }
-        self.filled = 0;
-        self.calls.sent += 1;
+        (*sent, end.is_filled) = (0, false);
+        end.calls.sent += 1;
         Ok(true)
     }
 
     #[inline]
-    fn pull(&mut self, flags: RecvFlags) -> Result<Option<Received>> {
+    fn pull(end: &mut ByteStream, flags: RecvFlags) -> Result<Option<Received>> {
         loop {
-            if let Some(received) = self.take()? {
+            if let Some(received) = Self::take(end)? {
                 return Ok(Some(received));
             }
-            let limit = if self.receive_length >= EXACT_BYTES_MIN {
-                self.start + self.receive_length
+            let Bytes { start, end: filled, turn_bytes, .. } = &mut end.framing;
+            let limit = if end.receive_length >= EXACT_BYTES_MIN {
+                *start + end.receive_length
             } else {
-                self.incoming.len()
+                end.incoming.len()
             };
-            let limit = limit.min(self.end.saturating_add(self.turn_bytes));
-            self.calls.made += 1;
-            match preloadable::receive(&self.socket, &mut self.incoming[self.end..limit], flags) {
+            let limit = limit.min(filled.saturating_add(*turn_bytes));
+            end.calls.made += 1;
+            match preloadable::receive(&end.socket, &mut end.incoming[*filled..limit], flags) {
                 Ok(0) => return Err(gone()),
                 Ok(count) => {
-                    self.end += count;
-                    if self.is_turn_over(count) {
-                        return self.take();
+                    *filled += count;
+                    if count >= *turn_bytes {
+                        return Self::take(end);
                     }
                 }
                 Err(Errno::AGAIN) => return Ok(None),
@@ -138,89 +96,25 @@ impl ByteStream {
         }
     }
 
-    /// True if a call moved all that it may.
-    #[inline]
-    fn is_turn_over(&self, count: usize) -> bool {
-        count >= self.turn_bytes
-    }
-
     /// The next whole message that has been read already. Otherwise makes room for the rest of it.
     #[inline]
-    fn take(&mut self) -> Result<Option<Received>> {
-        let length = self.receive_length;
-        if self.end - self.start >= length {
-            let message = &self.incoming[self.start..self.start + length];
-            let received = self.reader.read(message)?;
-            self.calls.received += 1;
-            self.start += length;
-            if self.start == self.end {
-                (self.start, self.end) = (0, 0);
+    fn take(end: &mut ByteStream) -> Result<Option<Received>> {
+        let length = end.receive_length;
+        let Bytes { start, end: filled, .. } = &mut end.framing;
+        if *filled - *start >= length {
+            let received = end.reader.read(&end.incoming[*start..*start + length])?;
+            end.calls.received += 1;
+            *start += length;
+            if *start == *filled {
+                (*start, *filled) = (0, 0);
             }
             return Ok(Some(received));
         }
-        if self.start + length > self.incoming.len() {
-            self.incoming.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+        if *start + length > end.incoming.len() {
+            end.incoming.copy_within(*start..*filled, 0);
+            (*start, *filled) = (0, *filled - *start);
         }
         Ok(None)
-    }
-}
-
-impl Endpoint for ByteStream {
-    #[inline]
-    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
-        self.fill(length, mark);
-        self.push(SendFlags::DONTWAIT)
-    }
-
-    #[inline]
-    fn try_receive(&mut self) -> Result<Option<Received>> {
-        self.pull(RecvFlags::DONTWAIT)
-    }
-
-    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
-        let Some(watch) = &mut self.watch else {
-            return wait(&self.socket, self.spin, interest, timeout);
-        };
-        let events = match interest {
-            Interest::Send => EventFlags::OUT,
-            Interest::Receive => EventFlags::IN,
-            Interest::Both => EventFlags::IN | EventFlags::OUT,
-        };
-        match watch.wait(events, timeout) {
-            Ok(()) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno).context("epoll_wait failed"),
-        }
-    }
-
-    #[inline]
-    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
-        self.fill(length, mark);
-        if self.watch.is_none() {
-            return send_by(self.spin, |flags| self.push(flags));
-        }
-        send_when_taken(self, |end| end.push(SendFlags::DONTWAIT))
-    }
-
-    #[inline]
-    fn receive(&mut self) -> Result<Option<Received>> {
-        if self.watch.is_none() {
-            return receive_by(self.spin, |flags| self.pull(flags));
-        }
-        // As in a loop over many connections: epoll reports one, then it is read.
-        if let Some(received) = self.take()? {
-            return Ok(Some(received));
-        }
-        self.wait(Interest::Receive, NAP)?;
-        self.pull(RecvFlags::DONTWAIT)
-    }
-
-    fn spins(&self) -> bool {
-        self.spin
-    }
-
-    fn details(&self) -> Details {
-        self.calls.add_to(granted(self.socket.as_fd()))
     }
 }
 
@@ -230,34 +124,27 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Accepts connections by `accept` until every lane of the plan has its greeting. Other connections are dropped.
 pub(super) fn accept_lanes(
     plan: &Plan,
-    mut accept: impl FnMut() -> Result<OwnedFd>,
+    mut accept: impl FnMut() -> rustix::io::Result<OwnedFd>,
 ) -> Result<Vec<ByteStream>> {
     let mut lanes: Vec<Option<ByteStream>> = (0..plan.lanes()).map(|_| None).collect();
     while lanes.iter().any(Option::is_none) {
-        let socket = accept()?;
+        let socket = match accept() {
+            // A wait ended early by its time-out or a signal. The worker's deadline limits the whole.
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            accepted => accepted?,
+        };
         let timeout = rustix::net::sockopt::Timeout::Recv;
         rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(GREETING_TIMEOUT))?;
-        let Some(greeted) = read_greeting(&socket, greeting(plan, 0).len()) else {
+        let mut greeted = vec![0; greeting(plan, 0).len()];
+        if preloadable::receive(&socket, &mut greeted[..], RecvFlags::WAITALL) != Ok(greeted.len()) {
             continue;
-        };
+        }
         if let Some(lane) = (0..lanes.len()).find(|&lane| greeting(plan, lane) == greeted) {
             prepare(socket.as_fd(), plan)?;
-            lanes[lane] = Some(ByteStream::new(socket, plan, End::Target, lane)?);
+            lanes[lane] = Some(end_of(socket, plan, End::Target, lane)?);
         }
     }
     Ok(lanes.into_iter().flatten().collect())
-}
-
-fn read_greeting(socket: &OwnedFd, length: usize) -> Option<Vec<u8>> {
-    let mut greeting = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        match preloadable::receive(socket, &mut greeting[filled..], RecvFlags::empty()) {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => filled += count,
-        }
-    }
-    Some(greeting)
 }
 
 /// Sends the greeting on every lane over sockets that `connect` opens.
@@ -271,7 +158,7 @@ pub(super) fn connect_lanes(
             prepare(socket.as_fd(), plan)?;
             preloadable::send(&socket, &greeting(plan, lane), SendFlags::NOSIGNAL)
                 .context("cannot greet the target")?;
-            ByteStream::new(socket, plan, End::Source, lane)
+            end_of(socket, plan, End::Source, lane)
         })
         .collect()
 }

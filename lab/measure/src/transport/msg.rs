@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire::{
-    Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Peer, Port, PortName, PortOptions, Priority,
-    Reach, SendError,
+    Confirm, Event, FRAGMENT_BYTES, Heap, LendBuffer, LendError, Message, Peer, Port, PortName, PortOptions,
+    Priority, Reach, SendError, TransferId,
 };
 
 use super::{Transport, gone};
@@ -23,8 +23,8 @@ use crate::scratch_directory::directory;
 
 /// Idle peers in shared memory that stay connected to either end unless the plan says otherwise.
 const IDLE_PEERS: u32 = 16;
-/// Long messages that an end has under way at a time: one fills while the other travels.
-const BUFFERS: usize = 2;
+/// Long messages to or from a peer that are under way at a time: one fills while the other travels.
+pub(crate) const BUFFERS: usize = 2;
 /// Up to here a payload lies in the event itself, and there is no memory to give back.
 const INLINE_BYTES: usize = 56;
 /// Characters of the cookie in the name of a port.
@@ -40,17 +40,17 @@ pub struct Msg;
 pub struct MsgEnd {
     state: Rc<RefCell<State>>,
     outbox: Outbox,
-    lent: bool,
     spin: bool,
 }
 
-/// The next message of a lane.
-struct Outbox {
+/// The next message to a peer.
+pub(crate) struct Outbox {
     priority: Priority,
     writer: Writer,
     next: Next,
-    /// Has `next` been written?
     is_filled: bool,
+    /// The transfer of the last long message.
+    pub(crate) transfer: Option<TransferId>,
 }
 
 enum Next {
@@ -71,7 +71,6 @@ struct State {
     heap: Option<Heap>,
     /// The port has said that there is room, by lane.
     room: [bool; 2],
-    /// Idle peers.
     _idle: Vec<Port>,
 }
 
@@ -93,7 +92,6 @@ fn own_name(plan: &Plan, end: End) -> String {
     plan.peer_number.map_or_else(|| port_name(plan, end), |number| peer_name(end, number))
 }
 
-/// The address of a port at an end.
 fn address(plan: &Plan, end: End, name: &str) -> String {
     let node = plan.runtime_directories.as_ref().map_or("localhost".to_owned(), |_| node_name(end));
     format!("{node}/{name}")
@@ -134,7 +132,6 @@ impl Transport for Msg {
     }
 }
 
-/// Idle peers at each end.
 pub(crate) fn idle_peers(plan: &Plan) -> u32 {
     plan.request.nodes.unwrap_or(if plan.request.joins_nodes() { 0 } else { IDLE_PEERS })
 }
@@ -184,46 +181,50 @@ fn await_connected(port: &mut Port, count: u32) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> Result<Vec<MsgEnd>> {
-    let lanes = plan.lanes();
-    for (lane, priority) in PRIORITIES.into_iter().enumerate().take(lanes) {
-        let length = plan.lengths(lane).received_by(end);
-        if length > FRAGMENT_BYTES {
-            for _ in 0..2 * BUFFERS {
-                let posted = port.post_receive(priority, vec![0; length]);
-                posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
-            }
-        }
+/// Gives the port memory for `count` messages at a time, if they are long.
+pub(crate) fn post_receives(port: &mut Port, priority: Priority, length: usize, count: usize) -> Result<()> {
+    let posts = if length > FRAGMENT_BYTES { count } else { 0 };
+    for _ in 0..posts {
+        let posted = port.post_receive(priority, vec![0; length]);
+        posted.map_err(|_| anyhow!("no receive token for the test's own buffers"))?;
     }
-    let longest = (0..lanes).map(|lane| plan.lengths(lane).sent_by(end)).max().unwrap_or(0);
-    let heap = plan.request.lent.then(|| port.heap(peer, longest.max(64), BLOCKS)).transpose()?;
+    Ok(())
+}
+
+/// Gives the port back the memory of a message that has been read.
+#[inline(never)]
+pub(crate) fn give_back(port: &mut Port, message: Message) {
+    if message.payload.len() <= FRAGMENT_BYTES {
+        port.recycle(message.payload);
+    } else if let Some(buffer) = message.payload.into_buffer() {
+        let _surplus = port.post_receive(message.priority, buffer);
+    }
+}
+
+fn ends(plan: &Plan, end: End, mut port: Port, peer: Peer, idle: Vec<Port>) -> Result<Vec<MsgEnd>> {
+    let lengths = |lane| plan.lengths(lane);
+    let lanes: Vec<(usize, Priority)> = PRIORITIES.into_iter().enumerate().take(plan.lanes()).collect();
+    for &(lane, priority) in &lanes {
+        post_receives(&mut port, priority, lengths(lane).received_by(end), 2 * BUFFERS)?;
+    }
+    let longest = lanes.iter().map(|&(lane, _)| lengths(lane).sent_by(end)).max().unwrap_or(0);
     let state = State {
-        port,
         peer,
         readers: [Reader::of(plan, true), Reader::of(plan, true)],
         inbox: Default::default(),
         free: Vec::new(),
-        heap,
+        heap: plan.request.lent.then(|| port.heap(peer, longest.max(64), BLOCKS)).transpose()?,
         room: [false; 2],
+        port,
         _idle: idle,
     };
     let state = Rc::new(RefCell::new(state));
-    Ok((0..lanes)
-        .map(|lane| {
-            let length = plan.lengths(lane).sent_by(end);
-            let next = if plan.request.lent {
-                Next::Lent(None)
-            } else if length <= FRAGMENT_BYTES {
-                Next::Short(vec![0; length.max(FRAGMENT_BYTES)])
-            } else {
-                state.borrow_mut().free.extend((0..BUFFERS).map(|_| vec![0; length]));
-                Next::Long(None)
-            };
-            let priority = PRIORITIES[lane];
-            let outbox = Outbox { priority, writer: Writer::of(plan), next, is_filled: false };
-            MsgEnd { state: state.clone(), outbox, lent: plan.request.lent, spin: plan.spin }
-        })
-        .collect())
+    let end_of = |(lane, priority)| {
+        let (length, lent) = (lengths(lane).sent_by(end), plan.request.lent);
+        let outbox = Outbox::new(plan, priority, length, lent, &mut state.borrow_mut().free);
+        MsgEnd { state: state.clone(), outbox, spin: plan.spin }
+    };
+    Ok(lanes.into_iter().map(end_of).collect())
 }
 
 impl State {
@@ -248,24 +249,16 @@ impl State {
         let Event::Message(message) = &event else { return self.take_other(event, lane) };
         let came_on = message.priority as usize;
         let received = self.readers[came_on].read(&message.payload)?;
-        if message.payload.len() > INLINE_BYTES {
-            self.give_back(event);
+        if message.payload.len() > INLINE_BYTES
+            && let Event::Message(message) = event
+        {
+            give_back(&mut self.port, message);
         }
         if came_on == lane && self.inbox[lane].is_empty() {
             return Ok(Some(received));
         }
         self.inbox[came_on].push_back(received);
         Ok(self.inbox[lane].pop_front())
-    }
-
-    #[inline(never)]
-    fn give_back(&mut self, event: Event) {
-        let Event::Message(message) = event else { return };
-        if message.payload.len() <= FRAGMENT_BYTES {
-            self.port.recycle(message.payload);
-        } else if let Some(buffer) = message.payload.into_buffer() {
-            let _surplus = self.port.post_receive(message.priority, buffer);
-        }
     }
 
     /// Keeps a message until it is asked for.
@@ -329,32 +322,55 @@ impl State {
 }
 
 impl Outbox {
-    /// Writes the next message, if there is memory for it.
+    /// An outbox for messages of `length` bytes, which may be lent. Memory for long ones goes to `free`.
+    pub(crate) fn new(
+        plan: &Plan,
+        priority: Priority,
+        length: usize,
+        is_lent: bool,
+        free: &mut Vec<Vec<u8>>,
+    ) -> Self {
+        let next = if is_lent {
+            Next::Lent(None)
+        } else if length <= FRAGMENT_BYTES {
+            Next::Short(vec![0; FRAGMENT_BYTES])
+        } else {
+            free.extend((0..BUFFERS).map(|_| vec![0; length]));
+            Next::Long(None)
+        };
+        Self { priority, writer: Writer::of(plan), next, is_filled: false, transfer: None }
+    }
+
+    /// Writes the next message, unless it is written. Returns whether there is memory for it.
     #[inline(always)]
-    fn fill(&mut self, length: usize, mark: Mark, state: &mut State) -> Result<bool> {
+    pub(crate) fn fill(
+        &mut self,
+        length: usize,
+        mark: Mark,
+        free: &mut Vec<Vec<u8>>,
+        heap: Option<&Heap>,
+    ) -> bool {
         if self.is_filled {
-            return Ok(true);
+            return true;
         }
         match &mut self.next {
             Next::Short(bytes) => self.writer.fill(&mut bytes[..length], mark),
             Next::Long(place) => {
-                let free = || state.free.iter().position(|buffer| buffer.len() == length);
-                let Some(index) = free() else { return Ok(false) };
-                let mut buffer = state.free.swap_remove(index);
-                self.writer.fill(&mut buffer, mark);
-                *place = Some(buffer);
+                let index = free.iter().position(|buffer| buffer.len() == length);
+                let Some(index) = index else { return false };
+                let buffer = place.insert(free.swap_remove(index));
+                self.writer.fill(buffer, mark);
             }
             Next::Lent(place) => {
-                let Some(mut block) = state.heap.as_ref().and_then(Heap::block) else { return Ok(false) };
-                self.writer.fill(&mut block[..length], mark);
-                *place = Some(block);
+                let Some(block) = heap.and_then(Heap::block) else { return false };
+                self.writer.fill(&mut place.insert(block)[..length], mark);
             }
         }
         self.is_filled = true;
-        Ok(true)
+        true
     }
 
-    /// Is another try worthwhile? The port reports room only once.
+    /// Returns whether another try is worthwhile. The port reports room only once.
     fn has_room(&self, state: &mut State) -> bool {
         let told = std::mem::take(&mut state.room[self.priority as usize]);
         match &self.next {
@@ -364,37 +380,38 @@ impl Outbox {
         }
     }
 
+    /// Sends the message that has been written. Returns whether there was room for it.
     #[inline(always)]
-    fn submit(&mut self, length: usize, state: &mut State) -> Result<bool> {
-        match &mut self.next {
-            Next::Short(bytes) => match state.port.send(state.peer, self.priority, &bytes[..length]) {
-                Ok(()) => Ok(true),
-                Err(SendError::Full) => Ok(false),
-                Err(error) => Err(error.into()),
+    pub(crate) fn submit(&mut self, length: usize, port: &mut Port, peer: Peer) -> Result<bool> {
+        let is_sent = match &mut self.next {
+            Next::Short(bytes) => match port.send(peer, self.priority, &bytes[..length]) {
+                Ok(()) => true,
+                Err(SendError::Full) => false,
+                Err(error) => return Err(error.into()),
             },
             Next::Long(place) => {
                 let buffer = place.take().context("a long message that was never written")?;
-                match state.port.send_buffer(state.peer, self.priority, buffer, Confirm::Copied) {
-                    Ok(_) => Ok(true),
+                match port.send_buffer(peer, self.priority, buffer, Confirm::Copied) {
+                    Ok(id) => self.transfer = Some(id),
                     Err(unsent) if unsent.error == SendError::NoToken => {
                         *place = Some(unsent.buffer.into_vec());
-                        Ok(false)
                     }
-                    Err(unsent) => Err(unsent.error.into()),
+                    Err(unsent) => return Err(unsent.error.into()),
                 }
+                place.is_none()
             }
             Next::Lent(place) => {
                 let block = place.take().context("a lent message that was never written")?;
-                match state.port.send_lent(self.priority, block, length) {
-                    Ok(()) => Ok(true),
-                    Err((LendError::Send(SendError::Full), block)) => {
-                        *place = Some(block);
-                        Ok(false)
-                    }
-                    Err((error, _)) => Err(error.into()),
+                match port.send_lent(self.priority, block, length) {
+                    Ok(()) => {}
+                    Err((LendError::Send(SendError::Full), block)) => *place = Some(block),
+                    Err((error, _)) => return Err(error.into()),
                 }
+                place.is_none()
             }
-        }
+        };
+        self.is_filled = !is_sent;
+        Ok(is_sent)
     }
 }
 
@@ -403,8 +420,9 @@ impl Endpoint for MsgEnd {
     fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
         let Self { state, outbox, .. } = self;
         let state = &mut *state.borrow_mut();
-        if outbox.fill(length, mark, state)? && outbox.submit(length, state)? {
-            outbox.is_filled = false;
+        if outbox.fill(length, mark, &mut state.free, state.heap.as_ref())
+            && outbox.submit(length, &mut state.port, state.peer)?
+        {
             return Ok(true);
         }
         // Polling advances transfers.
@@ -475,7 +493,7 @@ impl Endpoint for MsgEnd {
         let mut details = Details::default();
         details.insert("sleeps".into(), self.state.borrow().port.statistics().sleeps.into());
         details.insert("idle_peers".into(), self.state.borrow()._idle.len().into());
-        details.insert("lent".into(), self.lent.into());
+        details.insert("lent".into(), matches!(self.outbox.next, Next::Lent(_)).into());
         details
     }
 }

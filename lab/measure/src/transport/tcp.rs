@@ -11,7 +11,6 @@ use rustix::net::{bind, getsockname, listen, sockopt};
 use super::Transport;
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
 use super::socket::prepare;
-use super::unix::retry;
 use crate::plan::Plan;
 
 /// TCP with TCP_NODELAY, unless the plan leaves Nagle's algorithm on.
@@ -33,7 +32,7 @@ impl Transport for Tcp {
 
     fn accept(listener: OwnedFd, plan: &Plan) -> Result<Vec<ByteStream>> {
         accept_lanes(plan, || {
-            let socket = retry(|| preloadable::accept(&listener))?;
+            let socket = preloadable::accept(&listener)?;
             sockopt::set_tcp_nodelay(&socket, plan.request.nagle != Some(true))?;
             Ok(socket)
         })
@@ -50,7 +49,7 @@ impl Transport for Tcp {
     }
 }
 
-/// May every program of this machine choose this congestion control algorithm?
+/// Returns whether every program of this machine may choose this congestion control algorithm.
 pub fn is_for_all(congestion: &str) -> bool {
     let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
     allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == congestion))

@@ -3,17 +3,18 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::socket::{Calls, granted, greeting, prepare, receive_by, send_by, wait};
+use super::socket::{Framing, SocketEnd, greeting, prepare};
 use super::{Transport, gone};
-use crate::endpoint::{Endpoint, Interest, Mark, NAP, Received, TIMEOUT};
-use crate::payload::{Reader, Writer};
-use crate::plan::{Details, End, Plan};
+use crate::endpoint::{NAP, Received, TIMEOUT};
+use crate::plan::{End, Plan};
 
+/// The buffer that every datagram fits into.
+const BUFFER_BYTES: usize = 65_536;
 /// How long the source waits for the answer to its greeting before it sends it again.
 const GREET_AGAIN: Duration = Duration::from_millis(50);
 
@@ -48,7 +49,7 @@ impl Transport for Udp {
                     {
                         socket.connect(peer)?;
                         socket.send(&greeting)?;
-                        return Ok(Datagrams::new(socket, plan, End::Target, lane));
+                        return end_of(socket, plan, End::Target, lane);
                     }
                 }
             })
@@ -65,14 +66,14 @@ impl Transport for Udp {
                 let socket = open(any, plan)?;
                 socket.connect(address)?;
                 greet(&socket, &greeting(plan, lane), address)?;
-                Ok(Datagrams::new(socket, plan, End::Source, lane))
+                end_of(socket, plan, End::Source, lane)
             })
             .collect()
     }
 }
 
-/// Is this the expected source? Without this check, a program that knows the cookie could make a target flood a machine
-/// that never asked for it.
+/// Returns whether this is the expected source. Without this check, a program that knows the cookie could make a target
+/// flood a machine that never asked for it.
 fn is_expected(plan: &Plan, peer: SocketAddr) -> bool {
     plan.source.is_none_or(|source| source.to_canonical() == peer.ip().to_canonical())
 }
@@ -100,144 +101,91 @@ fn greet(socket: &UdpSocket, greeting: &[u8], address: SocketAddr) -> Result<()>
 }
 
 /// One end of a pair of connected UDP sockets.
-pub struct Datagrams {
-    socket: UdpSocket,
-    spin: bool,
+pub type Datagrams = SocketEnd<Datagram>;
+
+/// A message in each datagram.
+pub struct Datagram {
     end: End,
     greeting: Vec<u8>,
-    calls: Calls,
     send_errors: u64,
-    writer: Writer,
-    outgoing: Vec<u8>,
-    filled: bool,
-    reader: Reader,
-    incoming: Vec<u8>,
-    receive_length: usize,
 }
 
-impl Datagrams {
-    fn new(socket: UdpSocket, plan: &Plan, end: End, lane: usize) -> Self {
-        let lengths = plan.lengths(lane);
-        Self {
-            socket,
-            spin: plan.spin,
-            end,
-            greeting: greeting(plan, lane),
-            calls: Calls::default(),
-            send_errors: 0,
-            writer: Writer::of(plan),
-            outgoing: vec![0; lengths.sent_by(end)],
-            filled: false,
-            reader: Reader::of(plan, false),
-            incoming: vec![0; 65_536],
-            receive_length: lengths.received_by(end),
+fn end_of(socket: UdpSocket, plan: &Plan, end: End, lane: usize) -> Result<Datagrams> {
+    let framing = Datagram { end, greeting: greeting(plan, lane), send_errors: 0 };
+    SocketEnd::new(socket.into(), plan, end, lane, BUFFER_BYTES, framing)
+}
+
+/// The result of an attempt to send: done, or to be repeated.
+#[inline]
+fn sent(end: &mut Datagrams, attempt: rustix::io::Result<usize>) -> Result<bool> {
+    match attempt {
+        Ok(_) => {
+            end.is_filled = false;
+            end.calls.sent += 1;
+            Ok(true)
         }
+        Err(Errno::AGAIN) => Ok(false),
+        Err(Errno::NOBUFS) => {
+            end.framing.send_errors += 1;
+            Ok(false)
+        }
+        Err(Errno::CONNREFUSED) => Err(gone()),
+        Err(errno) => Err(errno).context("send failed"),
     }
+}
+
+impl Framing for Datagram {
+    const RELIABLE: bool = false;
 
     #[inline]
-    fn push(&mut self, length: usize, mark: Mark, flags: SendFlags) -> Result<bool> {
-        if !self.filled {
-            self.writer.fill(&mut self.outgoing[..length], mark);
-            self.filled = true;
-        }
+    fn push(end: &mut Datagrams, length: usize, flags: SendFlags) -> Result<bool> {
         loop {
-            self.calls.made += 1;
-            let attempt = send(&self.socket, &self.outgoing[..length], flags);
+            end.calls.made += 1;
+            let attempt = send(&end.socket, &end.outgoing[..length], flags);
             if attempt != Err(Errno::INTR) {
-                return self.sent(attempt.map(drop));
+                return sent(end, attempt);
             }
         }
     }
 
-    /// The result of an attempt to send: done, or to be repeated.
     #[inline]
-    fn sent(&mut self, attempt: rustix::io::Result<()>) -> Result<bool> {
-        match attempt {
-            Ok(()) => {
-                self.filled = false;
-                self.calls.sent += 1;
-                Ok(true)
-            }
-            Err(Errno::AGAIN) => Ok(false),
-            Err(Errno::NOBUFS) => {
-                self.send_errors += 1;
-                Ok(false)
-            }
-            Err(Errno::CONNREFUSED) => Err(gone()),
-            Err(errno) => Err(errno).context("send failed"),
-        }
-    }
-
-    #[inline]
-    fn pull(&mut self, flags: RecvFlags) -> Result<Option<Received>> {
+    fn pull(end: &mut Datagrams, flags: RecvFlags) -> Result<Option<Received>> {
         loop {
-            self.calls.made += 1;
-            let length = match recv(&self.socket, &mut self.incoming[..], flags) {
+            end.calls.made += 1;
+            let length = match recv(&end.socket, &mut end.incoming[..], flags) {
                 Ok((length, _)) => length,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => continue,
                 Err(Errno::CONNREFUSED) => return Err(gone()),
                 Err(errno) => return Err(errno).context("receive failed"),
             };
-            let message = &self.incoming[..length];
-            if length == self.receive_length {
-                self.calls.received += 1;
-                return self.reader.read(message).map(Some);
+            let message = &end.incoming[..length];
+            if length == end.receive_length {
+                end.calls.received += 1;
+                return end.reader.read(message).map(Some);
             }
             // A repeated greeting, sent before the source received the answer.
-            if message != self.greeting {
-                bail!("a message of {length} bytes arrived where {} were due", self.receive_length);
-            }
-            if self.end == End::Target {
-                self.socket.send(&self.greeting)?;
+            let Datagram { end: own, greeting, .. } = &end.framing;
+            ensure!(
+                message == greeting,
+                "a message of {length} bytes arrived where {} were due",
+                end.receive_length
+            );
+            if *own == End::Target {
+                send(&end.socket, greeting, SendFlags::empty())?;
             }
         }
-    }
-}
-
-impl Endpoint for Datagrams {
-    const RELIABLE: bool = false;
-
-    #[inline]
-    fn try_send(&mut self, length: usize, mark: Mark) -> Result<bool> {
-        self.push(length, mark, SendFlags::DONTWAIT)
-    }
-
-    #[inline]
-    fn try_receive(&mut self) -> Result<Option<Received>> {
-        self.pull(RecvFlags::DONTWAIT)
-    }
-
-    fn wait(&mut self, interest: Interest, timeout: Duration) -> Result<()> {
-        wait(&self.socket, self.spin, interest, timeout)
-    }
-
-    #[inline]
-    fn send(&mut self, length: usize, mark: Mark) -> Result<()> {
-        send_by(self.spin, |flags| self.push(length, mark, flags))
-    }
-
-    #[inline]
-    fn receive(&mut self) -> Result<Option<Received>> {
-        receive_by(self.spin, |flags| self.pull(flags))
-    }
-
-    fn spins(&self) -> bool {
-        self.spin
     }
 
     fn send_errors(&self) -> u64 {
         self.send_errors
-    }
-
-    fn details(&self) -> Details {
-        self.calls.add_to(granted(self.socket.as_fd()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::{Endpoint, Mark};
     use crate::options::Request;
     use crate::placement::Placement;
     use crate::plan::{self, Test};
@@ -273,10 +221,10 @@ mod tests {
     fn a_refused_send_is_counted_and_one_without_room_is_not() {
         let plan = plan();
         let (mut sockets, _) = Udp::listen(&plan).unwrap();
-        let mut end = Datagrams::new(sockets.remove(0), &plan, End::Source, 0);
-        let attempts = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOBUFS), Ok(())];
-        let gone = attempts.map(|attempt| end.sent(attempt).unwrap());
+        let mut end = end_of(sockets.remove(0), &plan, End::Source, 0).unwrap();
+        let attempts = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOBUFS), Ok(1)];
+        let gone = attempts.map(|attempt| sent(&mut end, attempt).unwrap());
         assert_eq!((gone, end.send_errors()), ([false, false, false, true], 2));
-        assert!(end.sent(Err(Errno::CONNREFUSED)).is_err());
+        assert!(sent(&mut end, Err(Errno::CONNREFUSED)).is_err());
     }
 }

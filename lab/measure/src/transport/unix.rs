@@ -1,7 +1,7 @@
 //! The kernel's Unix-domain stream sockets, with an abstract name that ends with its process.
 
 use anyhow::{Context, Result};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
@@ -10,7 +10,6 @@ use super::Transport;
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
 use super::socket::prepare;
 use crate::plan::Plan;
-use rustix::fd::AsFd;
 
 /// Unix-domain stream sockets.
 pub struct Unix;
@@ -28,7 +27,7 @@ impl Transport for Unix {
     }
 
     fn accept(listener: OwnedFd, plan: &Plan) -> Result<Vec<ByteStream>> {
-        accept_lanes(plan, || Ok(retry(|| accept_with(&listener, SocketFlags::CLOEXEC))?))
+        accept_lanes(plan, || accept_with(&listener, SocketFlags::CLOEXEC))
     }
 
     fn connect(plan: &Plan, name: &str) -> Result<Vec<ByteStream>> {
@@ -48,14 +47,4 @@ fn open(plan: &Plan) -> Result<OwnedFd> {
 
 fn address(name: &str) -> Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
-}
-
-/// Accepts again if a wait ended early by its time-out or a signal. The worker's deadline limits the whole.
-pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            result => return result,
-        }
-    }
 }

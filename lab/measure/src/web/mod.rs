@@ -14,11 +14,9 @@ mod response;
 mod server;
 mod server_guard;
 mod source;
-mod trace;
 
-pub use documents::Documents;
+pub use documents::Trace;
 pub use load::Load;
 pub use plan::{LEVEL, Link, Plan, Rank, SHARES, Server, TIME_SECONDS_MIN, Test};
 pub use server_guard::{Address, ServerGuard, guard};
 pub use source::measure;
-pub use trace::Trace;

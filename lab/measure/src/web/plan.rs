@@ -2,40 +2,32 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use bywire_results::level::SIZE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::PAIRS;
-use crate::options::Request;
+use crate::options::{Request, bounded};
 use crate::size;
 
 pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
 
 /// Default measuring time of a cell.
 pub const TIME_SECONDS: f64 = 5.0;
-
 /// The shortest time of a cell. With less, its open loops would have too few requests.
 pub const TIME_SECONDS_MIN: f64 = 0.25;
-
 /// The most connections that may stay open.
 pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=256;
-
 /// The most documents that a Zipf trace may be drawn from.
 pub const DOCUMENTS: std::ops::RangeInclusive<u32> = 9..=100_000;
-
 /// The largest α. With it the first document has 92 % of all requests.
 const ALPHA_MAX: f64 = 4.0;
-
 /// The share of a pair's time that the closed loop takes. The open loops divide the rest equally.
 const CLOSED_SHARE: f64 = 0.4;
-
 /// About the length of a block of the closed loop.
 const BLOCK_US: u64 = 100_000;
-
 /// The time in which its connections warm up.
 const WARMUP_US_MAX: u64 = 50_000;
-
 /// The additional time in which connections on link `sock` move into memory.
 const CUT_OVER_US: u64 = 100_000;
 
@@ -83,10 +75,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a request. Placement, carriers and the pair are still to be filled in.
-    ///
-    /// # Errors
-    /// One line that says what is invalid.
+    /// The plan for a request. Placement, carriers and the pair are still to be filled in. Fails with one line that says what
+    /// is invalid.
     pub fn of(request: &Request) -> Result<Self> {
         let test: Test = request.test.parse()?;
         request.refuse_inapplicable()?;
@@ -96,17 +86,17 @@ impl Plan {
             !(server == Server::Apache && link == Link::Unix),
             "Apache listens on no Unix-domain socket: take --link tcp, veth, eth or sock, or --server nginx"
         );
-        let alpha = bounded("alpha", request.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX)?;
-        let documents = bounded("documents", request.documents.unwrap_or(1000), DOCUMENTS)?;
-        let connections = bounded("connections", request.connections.unwrap_or(16), CONNECTIONS)?;
+        let alpha = bounded("alpha", request.alpha.unwrap_or(0.9), 0.0..=ALPHA_MAX, "")?;
+        let documents = bounded("documents", request.documents.unwrap_or(1000), DOCUMENTS, "")?;
+        let connections = bounded("connections", request.connections.unwrap_or(16), CONNECTIONS, "")?;
         let size_bytes = request.size_bytes.unwrap_or(1024);
         ensure!(
             (1..=SIZE_BYTES_MAX).contains(&size_bytes),
             "a file of {size_bytes} bytes is out of bounds: give a --size of 1 to {}",
             size::show(SIZE_BYTES_MAX)
         );
-        let seconds =
-            bounded("time", request.time_seconds.unwrap_or(TIME_SECONDS), TIME_SECONDS_MIN..=3600.0)?;
+        let seconds = request.time_seconds.unwrap_or(TIME_SECONDS);
+        let seconds = bounded("time", seconds, TIME_SECONDS_MIN..=3600.0, "")?;
         let pair_us = (seconds * 1e6 / f64::from(PAIRS)) as u64;
         let closed_us = (pair_us as f64 * CLOSED_SHARE) as u64;
         let blocks = (closed_us / BLOCK_US).max(1);
@@ -142,59 +132,43 @@ impl Plan {
     }
 }
 
-fn bounded<T: PartialOrd + std::fmt::Display>(
-    flag: &str,
-    value: T,
-    bounds: std::ops::RangeInclusive<T>,
-) -> Result<T> {
-    if !bounds.contains(&value) {
-        bail!("--{flag} {value} is out of bounds: give {} to {}", bounds.start(), bounds.end());
-    }
-    Ok(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(change: impl FnOnce(&mut Request)) -> String {
+    /// Checks that a request for `web` with a change is refused in one line with `part`.
+    fn refuses(part: &str, change: impl FnOnce(&mut Request)) {
         let mut request = Request::new(LEVEL, "web-file");
         change(&mut request);
-        format!("{:#}", Plan::of(&request).expect_err("it should have been refused"))
+        let refusal = format!("{:#}", Plan::of(&request).expect_err("it should have been refused"));
+        assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
     }
 
     #[test]
     fn invalid_combinations_are_refused_in_one_line_with_valid_ones() {
-        let refusals = [
-            (refusal(|r| r.test = "latency".into()), "choose one of web-file, web-zipf"),
-            (refusal(|r| r.server = Some("iis".into())), "choose one of nginx, apache"),
-            (refusal(|r| r.link = Some("udp".into())), "choose one of tcp, unix, veth, eth, sock"),
-            (
-                refusal(|r| (r.link, r.server) = (Some("unix".into()), Some("apache".into()))),
-                "Apache listens on no Unix-domain socket",
-            ),
-            (refusal(|r| r.alpha = Some(1.0)), "--alpha does not apply to web web-file"),
-            (refusal(|r| r.connections = Some(0)), "give 1 to 256"),
-            (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
-            (refusal(|r| r.time_seconds = Some(0.2)), "--time 0.2 is out of bounds: give 0.25"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--mtu does not apply"),
-            (refusal(|r| r.segmentation = Some(false)), "--segmentation does not apply"),
-            (
-                refusal(|r| (r.link, r.segmentation) = (Some("unix".into()), Some(true))),
-                "--segmentation does not apply",
-            ),
-            (refusal(|r| r.mpi = Some("mpich".into())), "--mpi does not apply to web web-file"),
-            (refusal(|r| r.untouched = true), "--untouched does not apply to web web-file"),
-        ];
-        for (refusal, part) in refusals {
-            assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
-        }
-        let mut request = Request::new(LEVEL, "web-zipf");
-        request.alpha = Some(f64::NAN);
-        assert!(Plan::of(&request).unwrap_err().to_string().contains("--alpha NaN is out of bounds"));
+        refuses("choose one of web-file, web-zipf", |r| r.test = "latency".into());
+        refuses("choose one of nginx, apache", |r| r.server = Some("iis".into()));
+        refuses("choose one of tcp, unix, veth, eth, sock", |r| r.link = Some("udp".into()));
+        refuses("Apache listens on no Unix-domain socket", |r| {
+            (r.link, r.server) = (Some("unix".into()), Some("apache".into()));
+        });
+        refuses("--alpha does not apply to web web-file", |r| r.alpha = Some(1.0));
+        refuses("--alpha NaN is out of bounds", |r| {
+            (r.test, r.alpha) = ("web-zipf".into(), Some(f64::NAN));
+        });
+        refuses("give 1 to 256", |r| r.connections = Some(0));
+        refuses("a --size of 1 to", |r| r.size_bytes = Some(0));
+        refuses("--time 0.2 is out of bounds: give 0.25", |r| r.time_seconds = Some(0.2));
+        refuses("--mtu does not apply", |r| r.mtu_bytes = Some(9000));
+        refuses("--segmentation does not apply", |r| r.segmentation = Some(false));
+        refuses("--segmentation does not apply", |r| {
+            (r.link, r.segmentation) = (Some("unix".into()), Some(true));
+        });
+        refuses("--mpi does not apply to web web-file", |r| r.mpi = Some("mpich".into()));
+        refuses("--untouched does not apply to web web-file", |r| r.untouched = true);
         for link in ["veth", "eth"] {
-            let mut request = Request::new(LEVEL, "web-file");
-            (request.link, request.segmentation) = (Some(link.to_owned()), Some(false));
+            let (link, segmentation) = (Some(link.to_owned()), Some(false));
+            let request = Request { link, segmentation, ..Request::new(LEVEL, "web-file") };
             Plan::of(&request).expect("interfaces may cut there, or not");
         }
     }

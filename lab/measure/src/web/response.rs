@@ -2,9 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-/// The longest head that is accepted.
 const HEAD_BYTES_MAX: usize = 8192;
-/// The most header lines that are accepted.
 const LINES_MAX: usize = 64;
 
 /// Reads one response after another. The length of each is known beforehand.
@@ -18,11 +16,8 @@ pub struct Response {
 
 impl Response {
     /// Takes the bytes that have arrived, and returns true once the response is complete. Its body has to be `expected`
-    /// bytes long. It is passed on as (offset, bytes).
-    ///
-    /// # Errors
-    /// A status other than success, another length, a version other than HTTP/1.1, a head that is too long, or more
-    /// bytes than were requested.
+    /// bytes long. It is passed on as (offset, bytes). Fails on a status other than success, another length, a version
+    /// other than HTTP/1.1, a head that is too long, or more bytes than were requested.
     pub fn take(
         &mut self,
         mut arrived: &[u8],

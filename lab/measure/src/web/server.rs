@@ -17,16 +17,12 @@ use crate::namespaces::end_with_this_thread;
 
 /// Directories of programs that are on the path of root only.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
-
 /// How long a server may take to listen.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
-
 /// How often a starting server is checked. A check costs next to nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-
 /// Attempts to start. Another program may take the port between the look for a free one and the server's start.
 const TRIES: u32 = 5;
-
 /// The fewest threads of Apache's process: its default.
 const THREADS_MIN: u32 = 25;
 
@@ -36,35 +32,65 @@ pub struct Running {
     child: Child,
     is_isolated: bool,
     group: Option<Pid>,
-    address: String,
-    version: String,
+    /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
+    pub address: String,
+    /// The name and version that it prints.
+    pub version: String,
 }
 
 impl Running {
     /// Starts the server that `plan` asks for, with the documents in `directory/site`. Waits until it listens or until
-    /// `is_wanted` fails.
-    ///
-    /// # Errors
-    /// It is not installed, or its error message.
+    /// `is_wanted` fails. Fails if the server is not installed, or with its error message.
     pub fn start(plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
-        let program = Program::find(plan.server)?;
+        let found = find(plan.server)?;
         for _ in 1..TRIES {
-            match program.start(plan, directory, is_wanted) {
+            match Self::run(plan, &found, directory, is_wanted) {
                 Err(error) if is_taken(&error) => {}
                 result => return result,
             }
         }
-        program.start(plan, directory, is_wanted)
+        Self::run(plan, &found, directory, is_wanted)
     }
 
-    /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// The name and version that it prints.
-    pub fn version(&self) -> &str {
-        &self.version
+    fn run(plan: &Plan, found: &Found, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Self> {
+        let (program, version) = found;
+        let address = if plan.link == Link::Unix {
+            let path = directory.join("socket");
+            let _left_by_a_try_before = fs::remove_file(&path);
+            format!("unix:{}", path.display())
+        } else {
+            let free = TcpListener::bind(SocketAddr::new(plan.bind, 0));
+            let free = free.and_then(|listener| listener.local_addr());
+            free.with_context(|| format!("cannot listen on {}", plan.bind))?.to_string()
+        };
+        let configuration = directory.join("configuration");
+        let text = match plan.server {
+            Server::Nginx => nginx(&address, directory),
+            Server::Apache => apache(&address, directory, plan.connections),
+        };
+        fs::write(&configuration, text).context("cannot write the server's configuration")?;
+        let said = directory.join("said");
+        // As root its workers change to another user. Without a PID namespace of their own they would survive if the guard
+        // and its parent were killed together, as they get no signal then.
+        let is_isolated = isolation::succeeds(isolation::command().arg("true"));
+        let mut command = if is_isolated { isolation::command() } else { Command::new(program) };
+        command.args(is_isolated.then_some(program));
+        match plan.server {
+            Server::Nginx => {
+                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
+            }
+            Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
+        };
+        command.arg(&configuration).current_dir(directory).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+        end_with_this_thread(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        let group = Pid::from_raw(child.id() as i32);
+        let mut running = Self { child, is_isolated, group, address, version: version.clone() };
+        running
+            .await_listening(&[said, directory.join("errors")], is_wanted)
+            .with_context(|| format!("{} cannot be started", plan.server.title()))?;
+        Ok(running)
     }
 
     /// Its processes.
@@ -107,113 +133,55 @@ impl Drop for Running {
     }
 }
 
-/// An installed server.
-struct Program {
-    server: Server,
-    path: PathBuf,
-    version: String,
+/// The program of a server, and the version that it prints.
+type Found = (PathBuf, String);
+
+fn find(server: Server) -> Result<Found> {
+    let (names, package): (&[&str], _) = match server {
+        Server::Nginx => (&["nginx"], "nginx-light"),
+        Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
+    let at =
+        |name: &&str| directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file());
+    let Some(path) = names.iter().find_map(at) else {
+        bail!("{} is not installed: `apt-get install {package}`", server.title());
+    };
+    let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot run {}", path.display()))?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let version = said.lines().find_map(|line| Some(line.split_once("version: ")?.1.trim().to_owned()));
+    Ok((path, version.unwrap_or_else(|| "unknown".to_owned())))
 }
 
-impl Program {
-    fn find(server: Server) -> Result<Self> {
-        let (names, package): (&[&str], _) = match server {
-            Server::Nginx => (&["nginx"], "nginx-light"),
-            Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
-        };
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories: Vec<PathBuf> =
-            std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
-        let at = |name: &&str| {
-            directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file())
-        };
-        let Some(path) = names.iter().find_map(at) else {
-            bail!("{} is not installed: `apt-get install {package}`", server.title());
-        };
-        let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();
-        let output = output.with_context(|| format!("cannot run {}", path.display()))?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let version = said.lines().find_map(|line| Some(line.split_once("version: ")?.1.trim().to_owned()));
-        Ok(Self { server, path, version: version.unwrap_or_else(|| "unknown".to_owned()) })
-    }
-
-    fn start(&self, plan: &Plan, directory: &Path, is_wanted: fn() -> Result<()>) -> Result<Running> {
-        let (listen, address) = match plan.link {
-            Link::Unix => {
-                let path = directory.join("socket");
-                let _left_by_a_try_before = fs::remove_file(&path);
-                let address = format!("unix:{}", path.display());
-                (address.clone(), address)
-            }
-            _ => {
-                let free = TcpListener::bind(SocketAddr::new(plan.bind, 0))
-                    .and_then(|listener| listener.local_addr())
-                    .with_context(|| format!("cannot listen on {}", plan.bind))?;
-                (free.to_string(), free.to_string())
-            }
-        };
-        let configuration = directory.join("configuration");
-        let text = match self.server {
-            Server::Nginx => nginx(&listen, directory),
-            Server::Apache => self.apache(&listen, directory, plan.connections),
-        };
-        fs::write(&configuration, text).context("cannot write the server's configuration")?;
-        let said = directory.join("said");
-        let is_isolated = may_isolate();
-        let mut command = match is_isolated {
-            true => isolation::command(),
-            false => Command::new(&self.path),
-        };
-        if is_isolated {
-            command.arg(&self.path);
-        }
-        match self.server {
-            Server::Nginx => {
-                command.arg("-p").arg(directory).arg("-e").arg(directory.join("errors")).arg("-c")
-            }
-            Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
-        };
-        command.arg(&configuration).current_dir(directory).process_group(0);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
-        end_with_this_thread(&mut command);
-        let child = command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
-        let group = Pid::from_raw(child.id() as i32);
-        let version = self.version.clone();
-        let mut running = Running { child, is_isolated, group, address, version };
-        running
-            .await_listening(&[said, directory.join("errors")], is_wanted)
-            .with_context(|| format!("{} cannot be started", self.server.title()))?;
-        Ok(running)
-    }
-
-    /// Debian's configuration, but with one process whose threads suffice for all connections.
-    fn apache(&self, listen: &str, directory: &Path, connections: u32) -> String {
-        let directory = directory.display();
-        let threads = connections.max(THREADS_MIN);
-        let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
-        let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
-        let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
-            format!(
-                "<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n"
-            )
-        });
-        let user =
-            unprivileged().map_or_else(String::new, |(user, group)| format!("User {user}\nGroup {group}\n"));
-        format!(
-            "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
-             Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\
-             DocumentRoot \"{directory}/site\"\n<Directory \"{directory}/site\">\nRequire all granted\n\
-             AllowOverride None\n</Directory>\nKeepAlive On\nKeepAliveTimeout 3600\nMaxKeepAliveRequests 0\n\
-             EnableSendfile On\nStartServers 1\nServerLimit 1\nThreadLimit {threads}\nThreadsPerChild {threads}\n\
-             MaxRequestWorkers {threads}\nMinSpareThreads 1\nMaxSpareThreads {threads}\nMaxConnectionsPerChild 0\n",
-            load.concat()
-        )
-    }
+/// Debian's configuration, but with one process whose threads suffice for all connections.
+fn apache(listen: &str, directory: &Path, connections: u32) -> String {
+    let directory = directory.display();
+    let threads = connections.max(THREADS_MIN);
+    let modules = ["/usr/lib/apache2/modules", "/usr/lib64/httpd/modules", "/usr/lib/httpd/modules"];
+    let modules = modules.into_iter().find(|modules| Path::new(modules).is_dir()).unwrap_or("modules");
+    let load = ["mpm_event", "authz_core", "unixd"].map(|name| {
+        format!("<IfModule !{name}_module>\nLoadModule {name}_module {modules}/mod_{name}.so\n</IfModule>\n")
+    });
+    let user =
+        unprivileged().map(|(user, group)| format!("User {user}\nGroup {group}\n")).unwrap_or_default();
+    format!(
+        "ServerRoot \"{directory}\"\nDefaultRuntimeDir \"{directory}\"\nPidFile \"{directory}/pid\"\n{}\
+         Listen {listen}\nServerName laboratory\n{user}ErrorLog \"{directory}/errors\"\nLogLevel crit\n\
+         DocumentRoot \"{directory}/site\"\n<Directory \"{directory}/site\">\nRequire all granted\n\
+         AllowOverride None\n</Directory>\nKeepAlive On\nKeepAliveTimeout 3600\nMaxKeepAliveRequests 0\n\
+         EnableSendfile On\nStartServers 1\nServerLimit 1\nThreadLimit {threads}\nThreadsPerChild {threads}\n\
+         MaxRequestWorkers {threads}\nMinSpareThreads 1\nMaxSpareThreads {threads}\nMaxConnectionsPerChild 0\n",
+        load.concat()
+    )
 }
 
 /// Debian's configuration, but with one process, without an access log, and with connections that stay open.
 fn nginx(listen: &str, directory: &Path) -> String {
-    let user = unprivileged().map_or_else(String::new, |(user, group)| format!("user {user} {group};\n"));
+    let user = unprivileged().map(|(user, group)| format!("user {user} {group};\n")).unwrap_or_default();
     let directory = directory.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path \"{directory}/{kind}\";\n"));
@@ -224,12 +192,6 @@ fn nginx(listen: &str, directory: &Path) -> String {
          default_type application/octet-stream;\nserver {{ listen {listen}; root \"{directory}/site\"; }}\n}}\n",
         temporary.concat()
     )
-}
-
-/// May a server have a PID namespace of its own? As root its workers change to another user. They would survive if the
-/// guard and its parent were killed together, as they get no signal then.
-fn may_isolate() -> bool {
-    isolation::succeeds(isolation::command().arg("true"))
 }
 
 /// The group number of the workers, if they would be root otherwise.

@@ -4,15 +4,15 @@
 //! sees the end of its standard input when its parent ends, and then cleans up. The parent's signals do not reach it.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -22,19 +22,15 @@ use super::server::{self, Running};
 use crate::interrupt;
 use crate::pin;
 use crate::plan::{Assignment, End, Job, Role, WorkerMessage};
-use crate::process::Setting;
+use crate::process::{Setting, listen};
 use crate::scratch_directory::ScratchDirectory;
 
 /// How long a guard may take until its server listens.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How long it may take to clean up. This is longer than it waits for anything itself, as files stay if it is killed.
 const FAREWELL: Duration = server::TIMEOUT.saturating_add(Duration::from_secs(10));
-
 /// How often it checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// The prefix of the directories' names.
 const PREFIX: &str = "bywire-web-";
 
 /// The address and the processes of a server.
@@ -58,10 +54,8 @@ pub struct ServerGuard {
 }
 
 impl ServerGuard {
-    /// Starts the server that `plan` asks for on `core`, and waits until it listens.
-    ///
-    /// # Errors
-    /// It is not installed, or cannot be started.
+    /// Starts the server that `plan` asks for on `core`, and waits until it listens. Fails if the server is not installed, or
+    /// cannot be started.
     pub fn start(plan: &Plan, core: Option<u32>, setting: Setting) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("__worker").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -75,22 +69,16 @@ impl ServerGuard {
         let mut guard = Self { child, input: Some(input), address: nowhere };
         told.context("the guard of a server died before it began")?;
         let (sender, receiver) = channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let _gone = BufReader::new(output).read_line(&mut line).map(|_| sender.send(line));
-        });
+        std::thread::spawn(move || listen(End::Target, BufReader::new(output), &sender));
         let until = Instant::now() + TIMEOUT;
-        let line = loop {
+        let event = loop {
             match receiver.recv_timeout(LOOK) {
-                Ok(line) => break line,
-                Err(RecvTimeoutError::Disconnected) => bail!("the guard of a server died"),
-                Err(RecvTimeoutError::Timeout) if Instant::now() > until => {
-                    bail!("the server has not started in time")
-                }
-                Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+                Ok(event) => break event,
+                Err(_) => interrupt::check()?,
             }
+            ensure!(Instant::now() <= until, "the server has not started in time");
         };
-        match serde_json::from_str(&line).map_err(|_| anyhow!("the guard of a server died"))? {
+        match event.message.context("the guard of a server died")? {
             WorkerMessage::Listening { address, .. } => guard.address = serde_json::from_str(&address)?,
             WorkerMessage::Failed { reason, .. } => bail!(reason),
             WorkerMessage::Outcome(_) => bail!("an unexpected message of the process that keeps a server"),
@@ -120,74 +108,50 @@ impl Drop for ServerGuard {
     }
 }
 
-/// Runs this process as a guard until its input ends.
-///
-/// # Errors
-/// An error that prevents it from writing. All other errors are reported to the parent.
+/// Runs this process as a guard until its input ends. Fails on an error that prevents it from writing. All other errors
+/// are reported to the parent.
 pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(WorkerMessage)) -> Result<()> {
     // A signal to the whole session ends the parent too.
     ctrlc::set_handler(|| {}).context("cannot watch for signals")?;
     // The server's children become ours when it ends, and are reaped.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot keep a server")?;
-    let _kept = match Guarded::open(plan, core) {
-        Ok((kept, address)) => {
+    match open(plan, core) {
+        Ok((_kept, address)) => {
             say(WorkerMessage::Listening { address: serde_json::to_string(&address)?, boot: None });
-            kept
+            let _ended = io::copy(&mut io::stdin().lock(), &mut io::sink());
         }
-        Err(error) => {
-            say(WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") });
-            return Ok(());
-        }
-    };
-    let mut rest = io::stdin().lock();
-    while rest.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
-        let length = rest.fill_buf().map_or(0, <[u8]>::len);
-        rest.consume(length);
+        Err(error) => say(WorkerMessage::Failed { end: End::Target, reason: format!("{error:#}") }),
     }
     Ok(())
 }
 
-/// A server and its files. The server is dropped first.
-struct Guarded {
-    _server: Running,
-    _place: ScratchDirectory,
-}
-
-impl Guarded {
-    fn open(plan: &Plan, core: Option<u32>) -> Result<(Self, Address)> {
-        if let Some(core) = core {
-            // The server inherits it.
-            pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
-        }
-        let directory = directory(plan);
-        let place = ScratchDirectory::make(directory.clone(), PREFIX)?;
-        let site = directory.join("site");
-        fs::create_dir(&site).with_context(|| format!("cannot make {}", site.display()))?;
-        // The workers may be another user, whose group gets access. On Debian it is `nogroup`, which other daemons
-        // share.
-        let group = server::group_that_answers();
-        for path in [&directory, &site] {
-            std::os::unix::fs::chown(path, None, group)?;
-            fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
-        }
-        Documents::of(plan).write(&site, is_wanted)?;
-        let server = Running::start(plan, &directory, is_wanted)?;
-        let address = Address {
-            socket: server.address().to_owned(),
-            processes: server.processes(),
-            version: server.version().to_owned(),
-            core,
-        };
-        Ok((Self { _server: server, _place: place }, address))
+/// Starts a server. Returns it with its files, of which it is dropped first, and its address.
+fn open(plan: &Plan, core: Option<u32>) -> Result<((Running, ScratchDirectory), Address)> {
+    if let Some(core) = core {
+        // The server inherits it.
+        pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
     }
+    let directory = directory(plan);
+    let files = ScratchDirectory::make(directory.clone(), PREFIX)?;
+    let site = directory.join("site");
+    fs::create_dir(&site).with_context(|| format!("cannot make {}", site.display()))?;
+    // The workers may be another user, whose group gets access. On Debian it is `nogroup`, which other daemons share.
+    let group = server::group_that_answers();
+    for path in [&directory, &site] {
+        std::os::unix::fs::chown(path, None, group)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
+    }
+    Documents::of(plan).write(&site, is_wanted)?;
+    let server = Running::start(plan, &directory, is_wanted)?;
+    let (socket, processes, version) = (server.address.clone(), server.processes(), server.version.clone());
+    Ok(((server, files), Address { socket, processes, version, core }))
 }
 
 /// Fails once the parent has ended or closed the input. That alone does not end a server that is starting.
 fn is_wanted() -> Result<()> {
-    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
     let input = io::stdin();
     let mut ends = [PollFd::new(&input, PollFlags::IN)];
-    let looked = poll(&mut ends, Some(&AT_ONCE));
+    let looked = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ensure!(looked.is_err() || !ends[0].revents().contains(PollFlags::HUP), "nobody waits for the server");
     Ok(())
 }

@@ -27,83 +27,45 @@ pub fn measure(plan: &Plan, core: Option<u32>, address: &Address) -> Result<[Out
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     let (began_ns, carried_before, before) = (monotonic_ns(), carried(), take());
     for _ in 0..plan.blocks {
-        let (block_before, cpu_before, block_began_ns) =
-            (Snapshot::take(core), thread_seconds(), monotonic_ns());
+        let (block_before, cpu_before, began_ns) = (Snapshot::take(core), thread_seconds(), monotonic_ns());
         let closed = load.closed(Duration::from_micros(plan.block_us), &mut round_trips)?;
-        let part = Part {
-            began_ns: block_began_ns,
-            seconds: closed.elapsed_ns as f64 * 1e-9,
-            operations: closed.answered,
-            ..Part::default()
-        };
-        asked.push(Part {
-            sent_bytes: closed.sent_bytes,
-            received_bytes: closed.received_bytes,
-            cpu_seconds: thread_seconds() - cpu_before,
-            disturbed: disturbance::reasons(&block_before, &Snapshot::take(core)),
-            ..part.clone()
-        });
-        answered.push(Part { sent_bytes: closed.received_bytes, received_bytes: closed.sent_bytes, ..part });
+        let cpu_seconds = thread_seconds() - cpu_before;
+        let disturbed = disturbance::reasons(&block_before, &Snapshot::take(core));
+        let part = Part { began_ns, ..closed };
+        asked.push(Part { cpu_seconds, disturbed, ..part.clone() });
+        answered.push(Part { sent_bytes: part.received_bytes, received_bytes: part.sent_bytes, ..part });
     }
     let after = take();
     let seconds = (monotonic_ns() - began_ns) as f64 * 1e-9;
     let done: u64 = asked.iter().map(|part| part.operations).sum();
     ensure!(done > 0, "no request was answered in {seconds:.3} s: give a longer --time");
-    share_out(
-        &mut answered,
-        done,
-        after.1.thread_seconds_since(&before.1),
-        disturbance::reasons(&before.1, &after.1),
-    );
     let carried = carried() - carried_before;
-    for part in &mut asked {
-        part.carriers_cpu_seconds = carried * part.operations as f64 / done as f64;
+    // The server's CPU time is read once, because reading that of many processes would take a part of every block.
+    let cpu_seconds = after.1.thread_seconds_since(&before.1);
+    let disturbed = disturbance::reasons(&before.1, &after.1);
+    for (asked, answered) in asked.iter_mut().zip(&mut answered) {
+        let share = asked.operations as f64 / done as f64;
+        asked.carriers_cpu_seconds = carried * share;
+        answered.cpu_seconds = cpu_seconds * share;
+        answered.disturbed.clone_from(&disturbed);
     }
     let peak = done as f64 / asked.iter().map(|part| part.seconds).sum::<f64>();
-    let mut details = open_loads(plan, &mut load, peak, address)?;
+    let mut loads = Vec::new();
+    for (index, share) in SHARES.into_iter().enumerate() {
+        let before = processes_seconds(&address.processes);
+        let seed = moments_seed(plan, index);
+        let open = load.open(peak * share, Duration::from_micros(plan.open_us), seed)?;
+        let server_cpu_seconds = processes_seconds(&address.processes) - before;
+        loads.push(OpenLoad { share, server_cpu_seconds, ..open });
+    }
+    let mut details = Details::from([(LOADS.to_owned(), json!(loads))]);
     details.insert("mean_document_bytes".into(), load.mean_bytes().into());
     details.insert("server_version".into(), address.version.clone().into());
     details.insert("server_processes".into(), address.processes.len().into());
-    let outcome = |end, blocks, cpu, details| Outcome {
-        blocks,
-        cpu,
-        cpu_seconds: seconds,
-        details,
-        ..Outcome::of(end)
-    };
-    let source = outcome(End::Source, asked, before.0.until(&after.0), details);
-    let target = outcome(End::Target, answered, before.1.until(&after.1), Details::default());
-    Ok([Outcome { round_trips: buckets(&round_trips), ..source }, target])
-}
-
-/// The server's CPU time is read once, because reading that of many processes would take a part of every block.
-fn share_out(parts: &mut [Part], done: u64, cpu_seconds: f64, disturbed: Vec<String>) {
-    for part in parts {
-        part.cpu_seconds = cpu_seconds * part.operations as f64 / done as f64;
-        part.disturbed.clone_from(&disturbed);
-    }
-}
-
-fn open_loads(plan: &Plan, load: &mut Load, peak: f64, address: &Address) -> Result<Details> {
-    let server_seconds = || processes_seconds(&address.processes);
-    let mut loads = Vec::new();
-    for (index, share) in SHARES.into_iter().enumerate() {
-        let before = server_seconds();
-        let per_second = peak * share;
-        let seed = moments_seed(plan, index);
-        let open = load.open(per_second, Duration::from_micros(plan.open_us), seed)?;
-        loads.push(OpenLoad {
-            share,
-            intended_per_second: per_second,
-            seconds: open.elapsed_ns as f64 * 1e-9,
-            due: open.due,
-            answered: open.answered,
-            server_cpu_seconds: server_seconds() - before,
-            from_due: buckets(&open.from_due),
-            from_sent: buckets(&open.from_sent),
-        });
-    }
-    Ok(Details::from([(LOADS.to_owned(), json!(loads))]))
+    let outcome = |end, blocks, cpu| Outcome { blocks, cpu, cpu_seconds: seconds, ..Outcome::of(end) };
+    let source = outcome(End::Source, asked, before.0.until(&after.0));
+    let target = outcome(End::Target, answered, before.1.until(&after.1));
+    Ok([Outcome { round_trips: buckets(&round_trips), details, ..source }, target])
 }
 
 /// The seed of the times of a load. Each pair and each load has its own, and they can be reproduced.

@@ -1,79 +1,72 @@
-//! Ping-pong: every round trip is timed on its own.
+//! Ping-pong: every round trip is timed on its own. The test `rr` counts the same in transactions per second.
 
-use anyhow::{Result, bail};
-use hdrhistogram::Histogram;
+use anyhow::{Result, bail, ensure};
 
-use super::block_loop::{
-    Block, BlockLoop, Blocks, Results, Workload, answer_again, ask, count_lost, unexpected, whole,
-};
+use super::block_loop::{BlockLoop, Blocks, Results, Tally, Workload, answer_again, ask, unexpected, whole};
 use crate::block_progress::BlockProgress;
 use crate::endpoint::{Endpoint, Kind, Mark, Received, TIMEOUT, receive_in_time};
-use crate::plan::{Outcome, Part, Plan};
+use crate::plan::{Part, Plan};
 
-/// Ping-pong: every round trip is timed on its own.
-pub struct Latency;
+/// Half-RTT of each round trip.
+pub type Latency = PingPong<false>;
+/// Requests and responses of given lengths, one at a time.
+pub type Rr = PingPong<true>;
 
-impl Workload for Latency {
+/// Ping-pong, which may be counted in transactions.
+pub struct PingPong<const COUNTS_TRANSACTIONS: bool>;
+
+impl<const COUNTS_TRANSACTIONS: bool> Workload for PingPong<COUNTS_TRANSACTIONS> {
     /// The requesting end. A block's `reading` is the median half-RTT.
-    fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
-        block_loop.run_timed(lanes, |block_loop, lanes, block, round_trips| {
-            ping(block_loop, &mut lanes[0], block, round_trips)
-        })
+    fn source<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+        ping(block_loop)
     }
 
-    /// The responding end.
-    fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
-        block_loop.run(lanes, |block_loop, lanes, block| pong(block_loop, &mut lanes[0], block))
+    fn target<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+        pong(block_loop)
     }
 
     fn value(_plan: &Plan, source: &Part, _target: &Part) -> Option<f64> {
-        source.reading
+        let per_second = source.operations as f64 / source.seconds;
+        if COUNTS_TRANSACTIONS { Some(per_second) } else { source.reading }
     }
 
     fn details(plan: &Plan, blocks: &Blocks, details: &mut Results) {
-        count_lost(plan, blocks, details);
+        if COUNTS_TRANSACTIONS {
+            details.quantiles("round_trip", blocks, &[("p50", 0.5), ("p99", 0.99), ("p999", 0.999)]);
+        }
+        details.count_lost(plan, blocks);
     }
 }
 
-fn ping<E: Endpoint>(
-    block_loop: &BlockLoop,
-    end: &mut E,
-    block: Block,
-    round_trips: &mut Histogram<u64>,
-) -> Result<Part> {
-    let length = block_loop.plan.lengths(0).forward;
-    let back = block_loop.plan.lengths(0).back;
-    let clock = block_loop.clock;
-    let started = clock.now_ns();
-    let stop = block_loop.stop_ns(block);
-    let (mut operations, mut lost, mut sum) = (0, 0, 0u64);
-    let mut progress = BlockProgress::new(block_loop.plan);
+fn ping<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+    let lengths = block_loop.plan.lengths(0);
+    let BlockLoop { clock, started_ns, stop_ns, tag, .. } = *block_loop;
+    let (end, round_trips) = (&mut block_loop.lanes[0], &mut block_loop.record.round_trips);
+    let (mut tally, mut progress) = (Tally::default(), BlockProgress::new(block_loop.plan));
+    let (mut operations, mut lost) = (0, 0);
     let finished = loop {
         let mark = Mark::new(Kind::Data, operations as u32);
         let sent = clock.now_ns();
-        end.send(length, mark)?;
-        let received = echo(end, length, mark, &mut lost)?;
+        end.send(lengths.forward, mark)?;
+        let received = echo(end, lengths.forward, mark, &mut lost)?;
         let now = clock.now_ns();
-        whole(&received, back)?;
+        whole(&received, lengths.back)?;
         round_trips.saturating_record(now - sent);
-        sum = sum.wrapping_add(received.sum);
+        tally.read(&received);
         operations += 1;
-        progress.note(now - started, operations);
-        if now >= stop {
+        progress.note(now - started_ns, operations);
+        if now >= stop_ns {
             break now;
         }
     };
-    std::hint::black_box(sum);
-    ask(end, length, Kind::End, Kind::Ended, block.tag)?;
+    ask(end, lengths.forward, Kind::End, Kind::Ended, tag)?;
     Ok(Part {
-        seconds: (finished - started) as f64 * 1e-9,
         operations,
-        sent_bytes: operations * length as u64,
-        received_bytes: operations * back as u64,
+        sent_bytes: operations * lengths.forward as u64,
         reading: Some(round_trips.value_at_quantile(0.5) as f64 / 2.0),
         lost,
         notes: progress.into_notes(),
-        ..Part::default()
+        ..tally.part(block_loop.seconds_until(finished))
     })
 }
 
@@ -81,9 +74,7 @@ fn ping<E: Endpoint>(
 fn echo<E: Endpoint>(end: &mut E, length: usize, mark: Mark, lost: &mut u64) -> Result<Received> {
     if E::RELIABLE {
         let received = receive_in_time(end)?;
-        if received.mark != mark {
-            bail!(unexpected(received.mark));
-        }
+        ensure!(received.mark == mark, unexpected(received.mark));
         return Ok(received);
     }
     let started = std::time::Instant::now();
@@ -100,29 +91,23 @@ fn echo<E: Endpoint>(end: &mut E, length: usize, mark: Mark, lost: &mut u64) -> 
     bail!("the peer has not answered for {} s", TIMEOUT.as_secs())
 }
 
-fn pong<E: Endpoint>(block_loop: &BlockLoop, end: &mut E, block: Block) -> Result<Part> {
-    let length = block_loop.plan.lengths(0).back;
-    let due = block_loop.plan.lengths(0).forward;
-    let started = block_loop.clock.now_ns();
-    let mut part = Part::default();
-    let mut sum = 0u64;
+fn pong<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+    let lengths = block_loop.plan.lengths(0);
+    let (end, mut tally) = (&mut block_loop.lanes[0], Tally::default());
     loop {
         let received = receive_in_time(end)?;
-        whole(&received, due)?;
+        whole(&received, lengths.forward)?;
         match received.mark.kind() {
             Kind::Data => {
-                end.send(length, received.mark)?;
-                part.operations += 1;
-                part.received_bytes += received.length as u64;
-                sum = sum.wrapping_add(received.sum);
+                end.send(lengths.back, received.mark)?;
+                tally.part.operations += 1;
+                tally.read(&received);
             }
             Kind::End => break,
-            _ => answer_again(end, length, received.mark, block)?,
+            _ => answer_again(end, lengths.back, received.mark, block_loop.tag)?,
         }
     }
-    std::hint::black_box(sum);
-    part.seconds = (block_loop.clock.now_ns() - started) as f64 * 1e-9;
-    part.sent_bytes = part.operations * length as u64;
-    end.send(length, Mark::new(Kind::Ended, block.tag))?;
-    Ok(part)
+    let part = tally.part(block_loop.seconds_until(block_loop.clock.now_ns()));
+    block_loop.lanes[0].send(lengths.back, Mark::new(Kind::Ended, block_loop.tag))?;
+    Ok(Part { sent_bytes: part.operations * lengths.back as u64, ..part })
 }

@@ -7,7 +7,6 @@ pub mod interleave;
 pub mod latency;
 pub mod nhalf;
 pub mod overhead;
-pub mod rr;
 pub mod stream;
 
 use anyhow::Result;
@@ -19,16 +18,13 @@ use block_loop::{BlockLoop, Blocks, Results, Workload};
 
 macro_rules! played {
     ($($(#[$doc:meta])* $variant:ident = $name:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
-        /// Plays `end` of the planned test over connected `lanes`. The calling thread is pinned to `core`.
-        ///
-        /// # Errors
-        /// One line: the error of a lane, or an end that has not kept step with the other.
+        /// Plays `end` of the planned test over connected `lanes`. The calling thread is pinned to `core`. Fails with the
+        /// error of a lane, or if an end has not kept step with the other.
         pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {
-            let block_loop = BlockLoop::new(plan, end, core);
             match (plan.test, end) {
                 $(
-                    (Test::$variant, End::Source) => $module::$workload::source(block_loop, lanes),
-                    (Test::$variant, End::Target) => $module::$workload::target(block_loop, lanes),
+                    (Test::$variant, End::Source) => BlockLoop::run(plan, end, core, lanes, $module::$workload::source),
+                    (Test::$variant, End::Target) => BlockLoop::run(plan, end, core, lanes, $module::$workload::target),
                 )+
             }
         }

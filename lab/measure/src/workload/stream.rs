@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use super::block_loop::{
-    Arrivals, Block, BlockLoop, Blocks, Results, Workload, answer_again, ask, stride, transfer_seconds, whole,
+    BlockLoop, Blocks, Results, Tally, Workload, answer_again, ask, stride, transfer_seconds, whole,
 };
 use crate::block_progress::BlockProgress;
 use crate::endpoint::{Endpoint, Kind, Mark, receive_in_time};
-use crate::plan::{Outcome, Part, Plan};
+use crate::plan::{Part, Plan};
 
 /// One-way rate.
 pub struct Stream;
@@ -15,13 +15,57 @@ pub struct Stream;
 impl Workload for Stream {
     /// The sending end. A block ends with a marked message. Its time includes the delivery of all messages. On a level
     /// that may lose messages, it is the send time, and the target's receive time counts beside it.
-    fn source<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
-        block_loop.run(lanes, |block_loop, lanes, block| send(block_loop, &mut lanes[0], block))
+    fn source<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+        let length = block_loop.plan.lengths(0).forward;
+        let stride = stride(length);
+        let BlockLoop { clock, stop_ns, tag, .. } = *block_loop;
+        let end = &mut block_loop.lanes[0];
+        let errors_before = end.send_errors();
+        let mut operations = 0;
+        while clock.now_ns() < stop_ns {
+            for _ in 0..stride {
+                end.send(length, Mark::DATA)?;
+            }
+            operations += stride;
+        }
+        let sent = clock.now_ns();
+        ask(end, length, Kind::End, Kind::Ended, tag)?;
+        operations += 1;
+        let send_errors = end.send_errors() - errors_before;
+        let seconds = block_loop.seconds_until(if E::RELIABLE { clock.now_ns() } else { sent });
+        let sent_bytes = operations * length as u64;
+        Ok(Part { seconds, operations, sent_bytes, send_errors, ..Part::default() })
     }
 
-    /// The receiving end.
-    fn target<E: Endpoint>(block_loop: BlockLoop, lanes: &mut [E]) -> Result<Outcome> {
-        block_loop.run(lanes, |block_loop, lanes, block| receive(block_loop, &mut lanes[0], block))
+    fn target<E: Endpoint>(block_loop: &mut BlockLoop<E>) -> Result<Part> {
+        let lengths = block_loop.plan.lengths(0);
+        let stride = stride(lengths.forward);
+        let BlockLoop { clock, started_ns, tag, .. } = *block_loop;
+        let end = &mut block_loop.lanes[0];
+        let (mut tally, mut progress) = (Tally::default(), BlockProgress::new(block_loop.plan));
+        let mut operations = 0u64;
+        let mut is_over = false;
+        while !is_over {
+            let received = receive_in_time(end)?;
+            whole(&received, lengths.forward)?;
+            match received.mark.kind() {
+                Kind::Data if E::RELIABLE => {}
+                Kind::Data => tally.arrived(clock.now_ns()),
+                Kind::End => is_over = true,
+                _ => {
+                    answer_again(end, lengths.back, received.mark, tag)?;
+                    continue;
+                }
+            }
+            operations += 1;
+            if progress.is_wanted() && operations.is_multiple_of(stride) {
+                progress.note(clock.now_ns() - started_ns, operations);
+            }
+            tally.read(&received);
+        }
+        let part = tally.part(block_loop.seconds_until(clock.now_ns()));
+        block_loop.lanes[0].send(lengths.back, Mark::new(Kind::Ended, tag))?;
+        Ok(Part { operations, notes: progress.into_notes(), ..part })
     }
 
     fn value(plan: &Plan, source: &Part, target: &Part) -> Option<f64> {
@@ -35,11 +79,9 @@ impl Workload for Stream {
         let (seconds, there_seconds) = (blocks.source(|part| part.seconds), blocks.sum(transfer_seconds));
         let [sent, received] =
             [blocks.source(|part| part.operations as f64), blocks.target(|part| part.operations as f64)];
+        let received_bytes = blocks.target(|part| part.received_bytes as f64);
         details.set("sent_bytes_per_second", blocks.source(|part| part.sent_bytes as f64) / seconds);
-        details.set(
-            "received_bytes_per_second",
-            blocks.target(|part| part.received_bytes as f64) / there_seconds,
-        );
+        details.set("received_bytes_per_second", received_bytes / there_seconds);
         details.set("messages_per_second", sent / seconds);
         details.count("messages_sent", sent);
         details.count("messages_received", received);
@@ -47,77 +89,4 @@ impl Workload for Stream {
             details.count("send_errors", blocks.source(|part| part.send_errors as f64));
         }
     }
-}
-
-fn send<E: Endpoint>(block_loop: &BlockLoop, end: &mut E, block: Block) -> Result<Part> {
-    let length = block_loop.plan.lengths(0).forward;
-    let stride = stride(length);
-    let errors_before = end.send_errors();
-    let started = block_loop.clock.now_ns();
-    let stop = block_loop.stop_ns(block);
-    let mut operations = 0;
-    while block_loop.clock.now_ns() < stop {
-        for _ in 0..stride {
-            end.send(length, Mark::DATA)?;
-        }
-        operations += stride;
-    }
-    let sent = block_loop.clock.now_ns();
-    ask(end, length, Kind::End, Kind::Ended, block.tag)?;
-    operations += 1;
-    let finished = if E::RELIABLE { block_loop.clock.now_ns() } else { sent };
-    Ok(Part {
-        seconds: (finished - started) as f64 * 1e-9,
-        operations,
-        sent_bytes: operations * length as u64,
-        send_errors: end.send_errors() - errors_before,
-        ..Part::default()
-    })
-}
-
-fn receive<E: Endpoint>(block_loop: &BlockLoop, end: &mut E, block: Block) -> Result<Part> {
-    let length = block_loop.plan.lengths(0).forward;
-    let answer_length = block_loop.plan.lengths(0).back;
-    let stride = stride(length);
-    let started = block_loop.clock.now_ns();
-    let mut progress = BlockProgress::new(block_loop.plan);
-    let mut arrivals = Arrivals::default();
-    let (mut operations, mut received_bytes, mut sum) = (0u64, 0, 0u64);
-    loop {
-        let received = receive_in_time(end)?;
-        whole(&received, length)?;
-        let ended = match received.mark.kind() {
-            Kind::Data => {
-                if !E::RELIABLE {
-                    arrivals.note(block_loop.clock.now_ns());
-                }
-                false
-            }
-            Kind::End => true,
-            _ => {
-                answer_again(end, answer_length, received.mark, block)?;
-                continue;
-            }
-        };
-        operations += 1;
-        if progress.is_wanted() && operations.is_multiple_of(stride) {
-            progress.note(block_loop.clock.now_ns() - started, operations);
-        }
-        received_bytes += received.length as u64;
-        sum = sum.wrapping_add(received.sum);
-        if ended {
-            break;
-        }
-    }
-    let finished = block_loop.clock.now_ns();
-    std::hint::black_box(sum);
-    end.send(answer_length, Mark::new(Kind::Ended, block.tag))?;
-    Ok(Part {
-        seconds: (finished - started) as f64 * 1e-9,
-        operations,
-        received_bytes,
-        arrival_seconds: arrivals.seconds(),
-        notes: progress.into_notes(),
-        ..Part::default()
-    })
 }
