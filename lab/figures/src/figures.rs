@@ -1,13 +1,135 @@
-//! The figures of a session: medians, ratios and their spread, over all rounds or at one distance of the cores.
+//! The figures of a session: the series of its contestants, and their medians, ratios and spread, over all rounds or at one
+//! distance of the cores.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use bywire_analysis::conditions::{Conditions, State, pairs};
 use bywire_analysis::statistics::median;
-use bywire_results::cell::{Absence, Cell, Session, Unit};
+use bywire_results::cell::{Cell, Session, Unit};
 use serde_json::{Map, Value};
 
-use crate::series::{Metric, Series};
+/// A figure of a contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// The main figure. For the laboratory's tests it is the value of their cells.
+    Value,
+    /// The mean half-RTT.
+    Mean,
+    /// The half-RTT of which one in a thousand takes longer.
+    P999,
+    /// The median half-RTT, if the value is another one.
+    HalfRtt,
+    /// Messages per second.
+    Messages,
+    /// CPU of a message at both ends.
+    Overhead,
+    /// The length that reaches half of the rate.
+    NHalf,
+    /// The rate of long messages.
+    Long,
+    /// The rate of long messages in both directions together.
+    TwoWay,
+    /// The rate of messages of this length.
+    Rate(u64),
+    /// CPU for each KB of everything that takes part.
+    Demand,
+    /// CPU for each KB of the source.
+    Source,
+    /// CPU for each KB of the target.
+    Target,
+    /// CPU for each KB of the processes between both ends.
+    Between,
+    /// Segments that TCP sent again, where none counts as one so that a ratio can be told.
+    Again,
+    /// The part that they are of all segments.
+    AgainShare,
+    /// The time of a first connect.
+    Cold,
+    /// The time of a later connect.
+    Warm,
+    /// Memory of an idle connection.
+    Memory,
+    /// CPU of idle connections.
+    Cpu,
+}
+
+/// All but the rates by length: the name in a stored session, and the unit. That of a value is the contestant's own.
+const METRICS_NAMED: [(Metric, &str, Option<Unit>); 19] = [
+    (Metric::Value, "", None),
+    (Metric::Mean, "mean", Some(Unit::Nanoseconds)),
+    (Metric::P999, "p99.9", Some(Unit::Nanoseconds)),
+    (Metric::HalfRtt, "half-RTT", Some(Unit::Nanoseconds)),
+    (Metric::Messages, "messages", Some(Unit::MessagesPerSecond)),
+    (Metric::Overhead, "overhead", Some(Unit::Nanoseconds)),
+    (Metric::NHalf, "N½", Some(Unit::Bytes)),
+    (Metric::Long, "long", Some(Unit::BytesPerSecond)),
+    (Metric::TwoWay, "two-way", Some(Unit::BytesPerSecond)),
+    (Metric::Demand, "demand", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Source, "source", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Target, "target", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Between, "between", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Again, "again", Some(Unit::Count)),
+    (Metric::AgainShare, "share again", Some(Unit::LostShare)),
+    (Metric::Cold, "cold", Some(Unit::Nanoseconds)),
+    (Metric::Warm, "warm", Some(Unit::Nanoseconds)),
+    (Metric::Memory, "memory", Some(Unit::Bytes)),
+    (Metric::Cpu, "CPU", Some(Unit::NanosecondsPerSecond)),
+];
+
+impl Metric {
+    /// The metric of that name in a stored session.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let named = METRICS_NAMED.into_iter().find(|row| row.1 == name);
+        named.map(|row| row.0).or_else(|| name.parse().ok().map(Self::Rate))
+    }
+
+    /// Its unit, if it is not the contestant's own.
+    pub fn unit(self) -> Option<Unit> {
+        let named = METRICS_NAMED.into_iter().find(|row| row.0 == self);
+        named.map_or(Some(Unit::BytesPerSecond), |row| row.2)
+    }
+}
+
+impl Display for Metric {
+    fn fmt(&self, formatter: &mut Formatter) -> fmt::Result {
+        match self {
+            Self::Rate(bytes) => write!(formatter, "{bytes}"),
+            _ => METRICS_NAMED
+                .iter()
+                .filter(|row| row.0 == *self)
+                .try_for_each(|row| formatter.write_str(row.1)),
+        }
+    }
+}
+
+/// A figure of a contestant, by the contestant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series<'a> {
+    /// The contestant.
+    pub contestant: &'a str,
+    /// Its figure.
+    pub metric: Metric,
+}
+
+/// The value of a contestant.
+pub const fn value(contestant: &str) -> Series<'_> {
+    by(contestant, Metric::Value)
+}
+
+/// A figure of a contestant.
+pub const fn by(contestant: &str, metric: Metric) -> Series<'_> {
+    Series { contestant, metric }
+}
+
+impl Display for Series<'_> {
+    fn fmt(&self, formatter: &mut Formatter) -> fmt::Result {
+        match self.metric {
+            Metric::Value => formatter.write_str(self.contestant),
+            metric => write!(formatter, "{} {metric}", self.contestant),
+        }
+    }
+}
 
 /// The detail of a cell that names its contestant.
 pub const CONTESTANT: &str = "contestant";
@@ -45,10 +167,11 @@ pub struct Rounds<'a> {
 /// The two distances, with their names in the tables. A machine that has only one shows it as near.
 pub const DISTANCES: [(&str, State); 2] = [("near", State::Near), ("far", State::Far)];
 
-/// A session in which a contestant is missing, for tests.
+/// A session in which a contestant is missing.
+#[cfg(test)]
 pub fn without(contestant: &str, reason: &str) -> Session {
     let (level, reason) = (contestant.to_owned(), reason.to_owned());
-    Session { absent: vec![Absence { level, test: None, reason }], ..Session::default() }
+    Session { absent: vec![bywire_results::cell::Absence { level, test: None, reason }], ..Session::default() }
 }
 
 impl<'a> Figures<'a> {
@@ -180,4 +303,19 @@ fn spread(values: &[f64]) -> Option<Figure> {
     let low = values.iter().copied().reduce(f64::min)?;
     let high = values.iter().copied().reduce(f64::max)?;
     Some(Figure { value: low, low, high })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_named_by_their_contestant_and_figure() {
+        assert_eq!(value("floor").to_string(), "floor");
+        assert_eq!(by("ucx", Metric::Mean).to_string(), "ucx mean");
+        assert_eq!(by("mpi", Metric::Rate(1024)).to_string(), "mpi 1024");
+        for metric in METRICS_NAMED.map(|row| row.0).into_iter().chain([Metric::Rate(1024)]) {
+            assert_eq!(Metric::of_name(&metric.to_string()), Some(metric));
+        }
+    }
 }

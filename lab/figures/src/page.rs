@@ -1,24 +1,54 @@
-//! The parts of a page: Markdown around tables.
+//! The parts of a page: Markdown around tables, and how figures are written.
 
 use bywire_report::table::{Column, Entry, Row, Table};
-use bywire_results::cell::DISTURBED;
+use bywire_results::cell::{DISTURBED, Unit};
 use bywire_results::details::COMMAND;
 use bywire_results::level::FIGURE;
 use serde_json::Value;
 
-use crate::figures::{Figures, metrics};
-use crate::requirement::{self, Requirement};
-use crate::series::{Series, by};
-use crate::shown;
+use crate::figures::{Figure, Figures, Series, by, metrics};
 
-/// A page: the machine, what is required, what the page adds, and everything behind it.
-pub fn page(requirements: &[Requirement], added: &str, figures: &Figures) -> String {
-    format!(
-        "{}\n{}{added}\nBehind them. {DISTURBED}\n\n{}",
-        machine(figures),
-        requirement::table(requirements, figures),
-        contestants(figures)
-    )
+/// How a value is written.
+pub type Show = fn(f64) -> String;
+
+/// How values in a unit are written.
+pub fn show(unit: Unit) -> Show {
+    match unit {
+        Unit::Nanoseconds => |ns| match ns {
+            _ if ns >= 1e6 => format!("{:.2} ms", ns / 1e6),
+            _ if ns >= 10_000.0 => format!("{:.1} µs", ns / 1e3),
+            _ => format!("{ns:.0} ns"),
+        },
+        Unit::Bytes => |value| format!("{value:.0} B"),
+        Unit::BytesPerSecond => |value| format!("{:.2} GB/s", value / 1e9),
+        Unit::MessagesPerSecond => |value| format!("{:.1} M/s", value / 1e6),
+        Unit::TransactionsPerSecond => |value| format!("{value:.0} /s"),
+        Unit::NanosecondsPerSecond => |value| format!("{value:.0} ns/s"),
+        Unit::MicrosecondsPerKb => |value| format!("{value:.3} µs/KB"),
+        Unit::Count => |value| format!("{value:.0}"),
+        Unit::Share => show_ratio,
+        Unit::LostShare => |value| format!("{:.3} %", 100.0 * value),
+    }
+}
+
+/// `1.23`.
+pub fn show_ratio(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// A ratio as its excess over 1, in percent.
+pub fn show_rise(value: f64) -> String {
+    format!("{:+.0} %", 100.0 * (value - 1.0))
+}
+
+/// A figure with the lowest and the highest round behind it.
+pub fn spread(figure: Figure, show: Show) -> String {
+    format!("{} ({} to {})", show(figure.value), show(figure.low), show(figure.high))
+}
+
+/// A page: the machine, its own `body`, and everything behind it.
+pub fn page(figures: &Figures, body: &str) -> String {
+    format!("{}\n{body}\nBehind them. {DISTURBED}\n\n{}", machine(figures), contestants(figures))
 }
 
 /// The machine and the build of the measurement, in one line.
@@ -42,7 +72,7 @@ pub fn machine(figures: &Figures) -> String {
 /// The median of a series with its spread, or why there is none.
 pub fn told(figures: &Figures, series: Series) -> String {
     match figures.rounds().figure(series).zip(figures.unit(series)) {
-        Some((figure, unit)) => shown::figure(figure, shown::of(unit)),
+        Some((figure, unit)) => spread(figure, show(unit)),
         None => format!("not run: {}", figures.reason(series.contestant).unwrap_or("interrupted")),
     }
 }
@@ -50,13 +80,13 @@ pub fn told(figures: &Figures, series: Series) -> String {
 /// The median of a series alone.
 pub fn median(figures: &Figures, series: Series) -> String {
     let found = figures.rounds().figure(series).zip(figures.unit(series));
-    found.map_or("not measured".to_owned(), |(figure, unit)| shown::of(unit)(figure.value))
+    found.map_or("not measured".to_owned(), |(figure, unit)| show(unit)(figure.value))
 }
 
 /// The ratio of two series with its spread.
 pub fn ratio(figures: &Figures, above: Series, below: Series) -> String {
     let found = figures.rounds().ratio(above, below);
-    found.map_or("not measured".to_owned(), |ratio| shown::figure(ratio, shown::ratio))
+    found.map_or("not measured".to_owned(), |ratio| spread(ratio, show_ratio))
 }
 
 /// A table of Markdown whose entries are Markdown already. The first `words` columns are text.
@@ -91,4 +121,17 @@ pub fn contestants(figures: &Figures) -> String {
     ];
     let failed = figures.reasons().map(|(name, reason)| format!("\n{name} was given up: {reason}\n"));
     Table::new("", columns.to_vec(), rows.collect()).markdown() + &failed.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_show_their_spread() {
+        let figure = Figure { value: 1.234, low: 1.0, high: 2.0 };
+        assert_eq!(spread(figure, show_ratio), "1.23 (1.00 to 2.00)");
+        assert_eq!(spread(figure, show_rise), "+23 % (+0 % to +100 %)");
+        assert_eq!([12.0, 12_345.0, 1.5e6].map(show(Unit::Nanoseconds)), ["12 ns", "12.3 µs", "1.50 ms"]);
+    }
 }

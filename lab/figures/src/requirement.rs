@@ -1,232 +1,226 @@
 //! Figures that must be reached, and the table that tells which are.
 
+use anyhow::{Context, Result};
 use bywire_analysis::conditions::State;
 use bywire_report::table::{Column, Entry, Row, Table};
-use bywire_results::cell::Unit;
-
-use Basis::{Less, Median, Over, OverHighest, OverLowest, Worst};
-use Bound::{AtLeast, AtMost};
+use serde_json::json;
 
 use crate::contestant::Contest;
-use crate::figures::{DISTANCES, Figure, Figures, Rounds};
-use crate::series::Series;
-use crate::shown::{self, Show};
+use crate::figures::{DISTANCES, Figure, Figures, Metric, Rounds, Series, by, value};
+use crate::page::{self, Show};
 
-/// The required value of a figure, and the desired one.
-#[derive(Clone, Copy)]
-enum Bound {
-    /// Less is better.
-    AtMost { required: f64, goal: f64 },
-    /// More is better.
-    AtLeast { required: f64, goal: f64 },
+/// The requirements of every part.
+const REQUIREMENTS: &str = include_str!("../requirements");
+
+/// A distance with fewer rounds has no figure.
+const ROUNDS_MIN: usize = 3;
+
+/// A part of `./x figures` with requirements.
+pub struct Part {
+    /// Its name.
+    pub name: &'static str,
+    /// Its contestants, which are given the measuring time of a pair.
+    pub contestants: fn(f64) -> Contest,
+    /// The text between the requirements and the contestants.
+    pub added: fn(&Figures) -> String,
 }
 
-/// The source of a figure.
-#[derive(Clone, Copy)]
-pub enum Basis {
-    /// The median of a series.
-    Median(Series<'static>),
-    /// The highest round of all these series.
-    Worst(&'static [Series<'static>]),
-    /// One series over another.
-    Over(Series<'static>, Series<'static>),
-    /// The difference of two series.
-    Less(Series<'static>, Series<'static>),
-    /// One series over the highest of several, of which some may be missing.
-    OverHighest(Series<'static>, &'static [Series<'static>]),
-    /// One series over the lowest of several, of which some may be missing.
-    OverLowest(Series<'static>, &'static [Series<'static>]),
+/// How a figure is made of its series.
+enum Basis {
+    /// The median of the only one.
+    Median,
+    /// The highest round of all.
+    Worst,
+    /// The first less the second.
+    Less,
+    /// The first over the highest of the others, of which some may be missing.
+    OverHighest,
+    /// The first over the lowest of the others, of which some may be missing.
+    OverLowest,
 }
 
 /// A figure that must be reached.
 pub struct Requirement {
     /// The name of the measurement in tables.
     pub measure: &'static str,
-    /// Its source.
-    pub basis: Basis,
-    bound: Bound,
+    /// The series that it is made of.
+    pub series: Vec<Series<'static>>,
+    basis: Basis,
+    /// The sign before both bounds: less or more is better.
+    sign: &'static str,
+    required: f64,
+    goal: f64,
     show: Show,
 }
 
-/// A ratio of at most this much. [`Requirement::in_unit`] makes it something else.
-pub const fn at_most(measure: &'static str, required: f64, goal: f64, basis: Basis) -> Requirement {
-    Requirement { measure, basis, bound: AtMost { required, goal }, show: shown::ratio }
+/// The requirements of a part.
+pub fn requirements(part: &str) -> Result<Vec<Requirement>> {
+    let heading = format!("[{part}]");
+    let lines = REQUIREMENTS.lines().skip_while(|line| *line != heading).skip(1);
+    let rows = lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty());
+    rows.map(|row| Requirement::of(row).with_context(|| format!("this is no requirement: {row}"))).collect()
 }
 
-/// A ratio of at least this much.
-pub const fn at_least(measure: &'static str, required: f64, goal: f64, basis: Basis) -> Requirement {
-    Requirement { measure, basis, bound: AtLeast { required, goal }, show: shown::ratio }
-}
-
-/// A distance with fewer rounds has no figure.
-const ROUNDS_MIN: usize = 3;
-
-/// Each of `requirements` with its bounds, and at each distance of the cores what was measured and which bound that reaches.
-pub fn table(requirements: &[Requirement], figures: &Figures) -> String {
+/// The page of a part: each requirement with its bounds, and at each distance of the cores what was measured and which bound that
+/// reaches; and everything behind it.
+pub fn page(part: &Part, requirements: &[Requirement], figures: &Figures) -> String {
     let rows = requirements.iter().map(|requirement| requirement.row(figures)).collect();
     let distances = DISTANCES.map(|(name, _)| name);
     let columns =
         Column::named(1, [&["measure", "required", "goal"], &distances[..], &["all rounds"]].concat());
     let (lost, pairs) = figures.at_no_distance();
-    Table::new("", columns, rows).markdown()
-        + &format!(
-            "\nA distance has a figure from {ROUNDS_MIN} rounds on. The distance changed, or could not be read, while {lost} of \
-             {pairs} pairs were taken: they count in the last column only.\n"
-        )
-}
-
-/// Holds a contest to its table, for tests.
-///
-/// # Panics
-/// When nobody in it yields a series that one of `requirements` is made of.
-pub fn assert_contestants(requirements: &[Requirement], contest: &Contest) {
-    let names: Vec<&str> = contest.entrants().map(|(name, _)| name).collect();
-    for requirement in requirements {
-        for series in requirement.basis.series() {
-            assert!(names.contains(&series.contestant), "{}: nobody yields {series}", requirement.measure);
-        }
-    }
+    let table = Table::new("", columns, rows).markdown();
+    let distances = format!(
+        "\nA distance has a figure from {ROUNDS_MIN} rounds on. The distance changed, or could not be read, while {lost} of \
+         {pairs} pairs were taken: they count in the last column only.\n"
+    );
+    page::page(figures, &(table + &distances + &(part.added)(figures)))
 }
 
 impl Requirement {
-    /// A figure in `unit` in place of a ratio.
-    pub const fn in_unit(self, unit: Unit) -> Self {
-        Self { show: shown::of(unit), ..self }
-    }
-
-    /// A ratio that is written as its excess over 1.
-    pub const fn as_rise(self) -> Self {
-        Self { show: shown::rise, ..self }
+    /// Reads a row of [`REQUIREMENTS`].
+    fn of(row: &'static str) -> Option<Self> {
+        let [measure, required, goal, unit, figure] = row.split('|').map(str::trim).collect::<Vec<_>>()[..]
+        else {
+            return None;
+        };
+        let (sign, required) = required.split_once(' ')?;
+        let goal = goal.strip_prefix(sign)?.trim().parse().ok()?;
+        let show = match unit {
+            "" => page::show_ratio,
+            "rise" => page::show_rise,
+            unit => page::show(serde_json::from_value(json!(unit)).ok()?),
+        };
+        let (basis, series) = if let Some(worst) = figure.strip_prefix("worst of ") {
+            (Basis::Worst, vec![worst])
+        } else if let Some((more, less)) = figure.split_once(" - ") {
+            (Basis::Less, vec![more, less])
+        } else if let Some((above, others)) = figure.split_once(" / ") {
+            let (basis, others) = match others.strip_prefix("lowest of ") {
+                Some(others) => (Basis::OverLowest, others),
+                None => (Basis::OverHighest, others.strip_prefix("highest of ").unwrap_or(others)),
+            };
+            (basis, std::iter::once(above).chain(others.split(", ")).collect())
+        } else {
+            (Basis::Median, vec![figure])
+        };
+        let series = series.into_iter().map(|series| match series.split_once(": ") {
+            Some((contestant, metric)) => Some(by(contestant, Metric::of_name(metric)?)),
+            None => Some(value(series)),
+        });
+        let (series, required) = (series.collect::<Option<_>>()?, required.parse().ok()?);
+        Some(Self { measure, basis, series, sign, required, goal, show })
     }
 
     fn row(&self, figures: &Figures) -> Row {
         let told =
-            |figure| format!("{}: {}", shown::figure(figure, self.show), self.bound.verdict(figure.value));
+            |figure: Figure| format!("{}: {}", page::spread(figure, self.show), self.verdict(figure.value));
         let at = |distance: State| {
             let rounds = figures.rounds_at(distance);
-            let figure = self.basis.figure(rounds).filter(|_| self.basis.rounds(rounds) >= ROUNDS_MIN);
+            let figure = self.figure(rounds).filter(|_| self.rounds(rounds) >= ROUNDS_MIN);
             figure.map_or("—".to_owned(), told)
         };
-        let reason = || format!("not measured: {}", self.basis.reason(figures));
-        let all = self.basis.figure(figures.rounds()).map_or_else(reason, told);
-        let bounds = self.bound.shown(self.show);
+        let reason = || {
+            let reasons = self.series.iter().find_map(|series| figures.reason(series.contestant));
+            format!("not measured: {}", reasons.unwrap_or("not taken"))
+        };
+        let all = self.figure(figures.rounds()).map_or_else(reason, told);
+        let bounds = [self.required, self.goal].map(|bound| format!("{} {}", self.sign, (self.show)(bound)));
         let entries = [self.measure.to_owned()].into_iter().chain(bounds);
         Row::of(entries.chain(DISTANCES.map(|(_, distance)| at(distance))).chain([all]).map(Entry::marked))
     }
-}
 
-impl Basis {
-    fn figure(self, rounds: Rounds) -> Option<Figure> {
-        let ratios = |above, others: &'static [Series<'static>]| {
-            others.iter().filter_map(move |other| rounds.ratio(above, *other))
-        };
-        match self {
-            Median(series) => rounds.figure(series),
-            Over(above, below) => rounds.ratio(above, below),
-            Less(more, less) => rounds.difference(more, less),
-            OverHighest(above, others) => ratios(above, others).min_by(|a, b| a.value.total_cmp(&b.value)),
-            OverLowest(above, others) => ratios(above, others).max_by(|a, b| a.value.total_cmp(&b.value)),
-            Worst(series) => {
-                let figures: Option<Vec<Figure>> =
-                    series.iter().map(|series| rounds.figure(*series)).collect();
-                let worst = figures?.into_iter().max_by(|a, b| a.high.total_cmp(&b.high))?;
+    fn figure(&self, rounds: Rounds) -> Option<Figure> {
+        let (first, others) = self.series.split_first()?;
+        let ratios = others.iter().filter_map(|other| rounds.ratio(*first, *other));
+        match self.basis {
+            Basis::Median => rounds.figure(*first),
+            Basis::Less => rounds.difference(*first, *others.first()?),
+            Basis::OverHighest => ratios.min_by(|a, b| a.value.total_cmp(&b.value)),
+            Basis::OverLowest => ratios.max_by(|a, b| a.value.total_cmp(&b.value)),
+            Basis::Worst => {
+                let figures = self.series.iter().map(|series| rounds.figure(*series));
+                let worst = figures
+                    .collect::<Option<Vec<_>>>()?
+                    .into_iter()
+                    .max_by(|a, b| a.high.total_cmp(&b.high))?;
                 Some(Figure { value: worst.high, ..worst })
             }
         }
     }
 
-    /// The rounds of the series that has fewest.
-    fn rounds(self, rounds: Rounds) -> usize {
-        let count = |series: Series| rounds.count(series);
-        match self {
-            Median(series) => count(series),
-            Over(one, other) | Less(one, other) => count(one).min(count(other)),
-            OverHighest(above, others) | OverLowest(above, others) => {
-                count(above).min(others.iter().copied().map(count).max().unwrap_or(0))
+    /// The rounds of the series that has fewest. The fullest of several others counts.
+    fn rounds(&self, rounds: Rounds) -> usize {
+        let counts: Vec<usize> = self.series.iter().map(|series| rounds.count(*series)).collect();
+        match self.basis {
+            Basis::OverHighest | Basis::OverLowest => {
+                counts[0].min(counts[1..].iter().copied().max().unwrap_or(0))
             }
-            Worst(series) => series.iter().copied().map(count).min().unwrap_or(0),
+            _ => counts.into_iter().min().unwrap_or(0),
         }
     }
 
-    /// Why there is no figure.
-    fn reason(self, figures: &Figures) -> String {
-        let reasons = self.series().into_iter().find_map(|series| figures.reason(series.contestant));
-        reasons.unwrap_or("not taken").to_owned()
-    }
-
-    /// The series that it is made of.
-    pub fn series(self) -> Vec<Series<'static>> {
-        match self {
-            Median(series) => vec![series],
-            Worst(series) => series.to_vec(),
-            Over(one, other) | Less(one, other) => vec![one, other],
-            OverHighest(above, others) | OverLowest(above, others) => {
-                std::iter::once(above).chain(others.iter().copied()).collect()
-            }
-        }
-    }
-}
-
-impl Bound {
-    fn verdict(self, value: f64) -> &'static str {
-        let (required, goal) = match self {
-            AtMost { required, goal } => (value <= required, value <= goal),
-            AtLeast { required, goal } => (value >= required, value >= goal),
-        };
-        match (required, goal) {
+    fn verdict(&self, value: f64) -> &'static str {
+        let reaches = |bound| if self.sign == "≤" { value <= bound } else { value >= bound };
+        match (reaches(self.required), reaches(self.goal)) {
             (_, true) => "goal",
             (true, false) => "required",
             (false, false) => "**missed**",
-        }
-    }
-
-    fn shown(self, show: Show) -> [String; 2] {
-        match self {
-            AtMost { required, goal } => [required, goal].map(|bound| format!("≤ {}", show(bound))),
-            AtLeast { required, goal } => [required, goal].map(|bound| format!("≥ {}", show(bound))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bywire_results::cell::Session;
-    use serde_json::json;
+    use bywire_results::cell::{Block, Cell, Session};
 
     use super::*;
-    use crate::series::value;
+    use crate::figures::{CONTESTANT, ROUNDS};
 
     /// A session with one round of these contestants.
     fn session(values: &[(&str, f64)]) -> Session {
         let cell = |(name, value): &(&str, f64)| {
-            serde_json::from_value(json!({
-                "schema": "bywire-cell/1", "level": "figure", "test": name, "between": "", "value": value, "unit": "ns",
-                "blocks": [{ "pair": 0, "value": value, "seconds": 1.0, "operations": 1 }], "environment": {},
-                "cpu": { "source": {}, "target": {}, "same_machine": true },
-                "details": { "contestant": name, "rounds": [0] },
-            }))
-            .expect("a cell")
+            let blocks = vec![Block { value: *value, ..Block::default() }];
+            let mut cell = Cell { value: *value, blocks, ..Cell::default() };
+            cell.details.insert(CONTESTANT.to_owned(), json!(name));
+            cell.details.insert(ROUNDS.to_owned(), json!([0]));
+            cell
         };
         Session { cells: values.iter().map(cell).collect(), ..Session::default() }
     }
 
     #[test]
     fn the_best_of_several_others_counts() {
-        const OTHERS: &[Series<'static>] = &[value("slow"), value("nowhere"), value("fast")];
-        const NOWHERE: &[Series<'static>] = &[value("nowhere")];
         let session = session(&[("ours", 6.0), ("slow", 2.0), ("fast", 4.0)]);
         let figures = Figures::of(&session);
-        let found = |basis: Basis| basis.figure(figures.rounds()).map(|figure| figure.value);
-        assert_eq!(found(OverHighest(value("ours"), OTHERS)), Some(1.5));
-        assert_eq!(found(OverLowest(value("ours"), OTHERS)), Some(3.0));
-        assert_eq!(found(OverHighest(value("ours"), NOWHERE)), None);
+        for (row, expected) in [
+            ("the best | ≥ 1 | ≥ 2 | | ours / highest of slow, nowhere, fast", Some(1.5)),
+            ("the best | ≥ 1 | ≥ 2 | | ours / lowest of slow, nowhere, fast", Some(3.0)),
+            ("nobody | ≥ 1 | ≥ 2 | | ours / highest of nowhere", None),
+        ] {
+            let figure = Requirement::of(row).expect(row).figure(figures.rounds());
+            assert_eq!(figure.map(|figure| figure.value), expected, "{row}");
+        }
     }
 
     #[test]
     fn verdicts_respect_the_direction_of_a_figure() {
-        assert_eq!(AtMost { required: 1.3, goal: 1.1 }.verdict(1.2), "required");
-        assert_eq!(AtMost { required: 1.3, goal: 1.1 }.verdict(1.4), "**missed**");
-        assert_eq!(AtLeast { required: 20.0, goal: 40.0 }.verdict(41.0), "goal");
-        assert_eq!(AtMost { required: 0.0, goal: 0.0 }.verdict(0.0), "goal");
+        for (row, value, expected) in [
+            ("a | ≤ 1.3 | ≤ 1.1 | | a: mean", 1.2, "required"),
+            ("a | ≤ 1.3 | ≤ 1.1 | rise | a", 1.4, "**missed**"),
+            ("a | ≥ 20 | ≥ 40 | ns | a", 41.0, "goal"),
+            ("a | ≤ 0 | ≤ 0 | ns | worst of a", 0.0, "goal"),
+        ] {
+            assert_eq!(Requirement::of(row).expect(row).verdict(value), expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_no_requirements_are_refused() {
+        for row in
+            ["a | ≤ 1 | ≤ 1 | | a: colour", "a | ≤ 1 | ≥ 1 | | a", "a | ≤ 1 | ≤ 1 | miles | a", "a | ≤ 1 | a"]
+        {
+            assert!(Requirement::of(row).is_none(), "{row}");
+        }
     }
 }

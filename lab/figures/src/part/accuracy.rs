@@ -1,23 +1,21 @@
 //! Other people's programs in turn with the laboratory, doing the same as far as each of them can.
 
-use std::process::ExitCode;
 use std::rc::Rc;
 
-use bywire_command::exit_status;
-use bywire_figures::contestant::{Contest, Contestant};
-use bywire_figures::figures::Figures;
-use bywire_figures::page;
-use bywire_figures::program::{self, Arguments};
-use bywire_figures::reference::{self, Network};
-use bywire_figures::series::value;
+use anyhow::Result;
 use bywire_measure::ethernet::{FrameLink, Link};
-use bywire_measure::measure::Request;
-use bywire_results::cell::DISTURBED;
 use clap::Parser;
+
+use crate::contestant::{Contest, Contestant};
+use crate::ethernet::{Join, iperf3_stream, joined, sockperf};
+use crate::figures::{Figures, value};
+use crate::page;
+use crate::process::Place;
+use crate::run::Arguments;
 
 /// The laboratory beside iperf3 and sockperf, in one run, as a Markdown table (needs root)
 #[derive(Parser)]
-struct Accuracy {
+pub struct Accuracy {
     #[command(flatten)]
     arguments: Arguments,
     /// Only over these: loopback, one-process, two-processes, veth
@@ -30,52 +28,38 @@ struct Accuracy {
 
 const MTU_BYTES: u32 = 9000;
 
-/// A fixed socket buffer, as iperf3's `-w` asks for.
-const BUFFER: &str = "1M";
-const BUFFER_BYTES: u64 = 1 << 20;
-
 /// What both choose where the system's own choice is not to matter: every Linux has it and lets everyone choose it.
 const CONGESTION: &str = "reno";
 
 /// One of the two programs' streams.
 enum Stream {
-    /// The laboratory's, as a change of one that has iperf3's block, touches nothing, asks before it calls, leaves Nagle's
-    /// algorithm off, and has [`CONGESTION`]; and whether the connection's first second is left out.
-    Laboratory(fn(Request) -> Request, bool),
-    /// iperf3's, by options of its client.
-    Iperf3(&'static [&'static str]),
+    /// The laboratory's with these options.
+    Laboratory(&'static str),
+    /// The same, but the connection's first second is left out.
+    Settled(&'static str),
+    /// iperf3's, by options of its client besides a block of 128 KiB and a second that is left out.
+    Iperf3(&'static str),
 }
 
-use Stream::{Iperf3, Laboratory};
+use Stream::{Iperf3, Laboratory, Settled};
 
-/// All contestants: the name, and the work.
+/// All contestants: the name, and the work. `like` has iperf3's block, touches nothing, asks before it calls, leaves Nagle's
+/// algorithm off, and has [`CONGESTION`]. The others but `default` differ from it in one thing each.
 const STREAMS: [(&str, Stream); 14] = [
-    (
-        "default",
-        Laboratory(
-            |request| Request {
-                size_bytes: None,
-                untouched: false,
-                epoll: false,
-                congestion: None,
-                ..request
-            },
-            false,
-        ),
-    ),
-    ("like Nagle", Laboratory(|request| Request { nagle: Some(true), ..request }, true)),
-    ("like", Laboratory(|request| request, true)),
-    ("system", Laboratory(|request| Request { congestion: None, ..request }, true)),
-    ("waiting", Laboratory(|request| Request { epoll: false, ..request }, true)),
-    ("touched", Laboratory(|request| Request { untouched: false, ..request }, true)),
-    ("64 KiB", Laboratory(|request| Request { size_bytes: Some(64 << 10), ..request }, true)),
-    ("young", Laboratory(|request| request, false)),
-    ("buffers", Laboratory(|request| Request { socket_buffer_bytes: Some(BUFFER_BYTES), ..request }, true)),
-    ("iperf3", Iperf3(&[])),
-    ("iperf3 -N", Iperf3(&["-N"])),
-    ("iperf3 -C", Iperf3(&["-C", CONGESTION])),
-    ("iperf3 -C -N", Iperf3(&["-C", CONGESTION, "-N"])),
-    ("iperf3 -C -N -w", Iperf3(&["-C", CONGESTION, "-N", "-w", BUFFER])),
+    ("default", Laboratory("")),
+    ("like Nagle", Settled("--size 128K --untouched --epoll --congestion reno --nagle on")),
+    ("like", Settled("--size 128K --untouched --epoll --congestion reno")),
+    ("system", Settled("--size 128K --untouched --epoll")),
+    ("waiting", Settled("--size 128K --untouched --congestion reno")),
+    ("touched", Settled("--size 128K --epoll --congestion reno")),
+    ("64 KiB", Settled("--size 64K --untouched --epoll --congestion reno")),
+    ("young", Laboratory("--size 128K --untouched --epoll --congestion reno")),
+    ("buffers", Settled("--size 128K --untouched --epoll --congestion reno --socket-buffer 1MiB")),
+    ("iperf3", Iperf3("")),
+    ("iperf3 -N", Iperf3(" -N")),
+    ("iperf3 -C", Iperf3(" -C reno")),
+    ("iperf3 -C -N", Iperf3(" -C reno -N")),
+    ("iperf3 -C -N -w", Iperf3(" -C reno -N -w 1M")),
 ];
 
 /// Rows of the comparison: the laboratory's stream, iperf3's, and what they have in common.
@@ -104,9 +88,10 @@ const KNOBS: [(&str, &str, &str); 10] = [
     ("iperf3 -C -N -w", "iperf3 -C -N", "iperf3 asks for socket buffers of 1 MiB"),
 ];
 
-fn main() -> ExitCode {
-    let run = || {
-        let Accuracy { arguments, over, knobs } = Accuracy::parse();
+impl Accuracy {
+    /// Takes and prints the comparison.
+    pub fn run(self) -> Result<()> {
+        let Self { arguments, over, knobs } = self;
         let mut ways = ways();
         ways.retain(|way| over.as_ref().is_none_or(|over| over.iter().any(|name| name == way.0)));
         arguments.run(
@@ -114,15 +99,14 @@ fn main() -> ExitCode {
             |pair_seconds| contestants(&ways, knobs, pair_seconds),
             |figures| page(&ways, knobs, figures),
         )
-    };
-    exit_status::of("accuracy", program::play().unwrap_or_else(run))
+    }
 }
 
 /// A way by its name, and by its link where it has one.
-type Joined = (&'static str, Option<Link>);
+type Way = (&'static str, Option<Link>);
 
 /// Loopback, then every way of carrying Ethernet.
-fn ways() -> Vec<Joined> {
+pub fn ways() -> Vec<Way> {
     let links = Link::WITHIN_MACHINE.into_iter().map(|link| (link.name(), Some(link)));
     std::iter::once(("loopback", None)).chain(links).collect()
 }
@@ -132,55 +116,42 @@ fn rows(knobs: bool) -> &'static [(&'static str, &'static str, &'static str)] {
     if knobs { &KNOBS } else { &COMPARED }
 }
 
-fn contestants(ways: &[Joined], knobs: bool, pair_seconds: f64) -> Contest {
+/// The contestants of one of the two tables.
+pub fn contestants(ways: &[Way], knobs: bool, pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
     for (place, link) in ways {
-        let over = |test: &str, size_bytes: u64| {
-            let request = match link {
-                None => Request::new("tcp", test),
-                Some(link) => Request {
-                    link: Some(link.name().to_owned()),
-                    mtu_bytes: Some(MTU_BYTES),
-                    ..Request::new("eth", test)
-                },
-            };
-            Request { size_bytes: Some(size_bytes), ..request }
-        };
-        let way = match *link {
-            None => Network::Loopback,
+        let (level, carried, join): (_, _, Join) = match *link {
+            None => ("tcp", String::new(), Rc::new(|| Ok(Place::default()))),
             Some(link) => {
-                let frame_link = FrameLink::of(link, MTU_BYTES);
-                Network::Joined(Rc::new(move || Ok(Rc::new(frame_link.open()?))))
+                ("eth", format!("--link {link} --mtu {MTU_BYTES}"), joined(FrameLink::of(link, MTU_BYTES)))
             }
-        };
-        let like = Request {
-            untouched: true,
-            epoll: true,
-            congestion: Some(CONGESTION.to_owned()),
-            ..over("stream", reference::IPERF3_BLOCK_BYTES)
         };
         let wanted = |name: &str| rows(knobs).iter().any(|row| row.0 == name || row.1 == name);
         for (name, stream) in STREAMS.iter().filter(|stream| wanted(stream.0)) {
-            let name = format!("{name} {place}");
+            let words = |options| format!("{level} stream {carried} {options}");
             let contestant = match stream {
-                Laboratory(change, true) => Contestant::settled(change(like.clone())),
-                Laboratory(change, false) => Contestant::fresh(change(like.clone()), pair_seconds),
-                Iperf3(options) => reference::iperf3(way.clone(), options),
+                Settled(options) => Contestant::settled(&words(options)),
+                Laboratory(options) => Contestant::fresh(&words(options), pair_seconds),
+                Iperf3(options) => {
+                    Ok(iperf3_stream(Rc::clone(&join), format!("-l 131072 -O 1 -t 1{options}")))
+                }
             };
-            contest.add(name, Ok(contestant));
+            contest.add(format!("{name} {place}"), contestant);
         }
         if knobs {
             continue;
         }
-        let latency = over("latency", reference::SOCKPERF_BYTES);
-        // One pair may have another gait than the next; sockperf's single one runs for as long as all of these.
-        contest.add(format!("latency {place}"), Ok(Contestant::whole(latency, pair_seconds)));
-        contest.add(format!("sockperf {place}"), Ok(reference::sockperf(way)));
+        // Sockperf's shortest message. One pair may have another gait than the next; sockperf's single one runs for as long as all
+        // of these.
+        let latency = Contestant::whole(&format!("{level} latency {carried} --size 14"), pair_seconds);
+        contest.add(format!("latency {place}"), latency);
+        contest.add(format!("sockperf {place}"), Ok(sockperf(join)));
     }
     contest
 }
 
-fn page(ways: &[Joined], knobs: bool, figures: &Figures) -> String {
+/// One of the two tables, with everything behind it.
+pub fn page(ways: &[Way], knobs: bool, figures: &Figures) -> String {
     let (about, titles) = match knobs {
         true => (
             format!(
@@ -210,15 +181,15 @@ fn page(ways: &[Joined], knobs: bool, figures: &Figures) -> String {
     let streams = ways.iter().flat_map(|(place, _)| {
         rows(knobs).iter().map(move |(own, other, about)| compared(place, about, [own, other]))
     });
-    let mut page = format!("{}\n{about}\n\n{}", page::machine(figures), page::table(2, titles, streams));
+    let mut body = format!("{about}\n\n{}", page::table(2, titles, streams));
     if !knobs {
         let about = "ends that sleep, one blocking call each";
         let rows = ways.iter().map(|(place, _)| compared(place, about, ["latency", "sockperf"]));
         let titles = ["over", "what is compared", "laboratory", "sockperf", "ratio"];
-        page += "\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n";
-        page += &page::table(2, titles, rows);
+        body += "\nPing-pong of 14 bytes over TCP, half-RTT, medians.\n\n";
+        body += &page::table(2, titles, rows);
     }
-    page + &format!("\nBehind them. {DISTURBED}\n\n{}", page::contestants(figures))
+    page::page(figures, &body)
 }
 
 /// The kernel's default for a connection.
@@ -231,28 +202,17 @@ fn system_congestion() -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use bywire_figures::figures::without;
-
     use super::*;
 
     #[test]
-    fn a_rival_that_did_not_run_has_a_reason_and_the_others_have_results() {
-        let session = without("iperf3 veth", "not installed");
-        let page = page(&ways(), false, &Figures::of(&session));
-        assert!(page.contains("not run: not installed") && page.contains("| loopback |"), "{page}");
-    }
-
-    #[test]
     fn every_row_has_a_runner_and_a_distinct_text() {
-        let commands = |contest: &Contest| {
-            let commands = contest.entrants().map(|(name, contestant)| {
-                let command = contestant.as_ref().map(Contestant::command).unwrap_or_default();
-                (name.to_owned(), command)
-            });
+        let commands = |contest: Contest| {
+            let commands =
+                contest.0.into_iter().map(|(name, contestant)| (name, contestant.unwrap().command));
             commands.collect::<BTreeMap<String, String>>()
         };
         for knobs in [false, true] {
-            let commands = commands(&contestants(&ways(), knobs, 0.1));
+            let commands = commands(contestants(&ways(), knobs, 0.1));
             for (place, _) in ways() {
                 for (own, other, about) in rows(knobs) {
                     let [own, other] =
@@ -261,7 +221,7 @@ mod tests {
                 }
             }
         }
-        let commands = commands(&contestants(&ways(), false, 0.1));
+        let commands = commands(contestants(&ways(), false, 0.1));
         let like = &commands["like loopback"];
         for option in ["--size 131072", "--congestion reno", "--epoll", "--untouched"] {
             assert!(like.contains(option), "{option}: {like}");

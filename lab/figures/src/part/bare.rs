@@ -1,47 +1,46 @@
 //! The bare port, without the laboratory: two threads on two cores. One sends as fast as it can, then both play ping-pong.
 //! What the laboratory measures above this is its own work per message.
-//!
-//! ```text
-//! bare [MESSAGE_BYTES [MESSAGES]]
-//! ```
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bywire::{Address, Event, Message, Port, PortName, PortOptions, Priority, SendError};
-use bywire_command::exit_status;
-use bywire_measure::pin;
+use bywire::{Event, Message, Port, PortOptions, Priority, SendError};
+use clap::Parser;
+
+use crate::bare_ring::on_two_cores;
 
 /// Round trips of the ping-pong.
 const ROUND_TRIPS: u32 = 1_000_000;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn main() -> ExitCode {
-    exit_status::of("bare", measure())
+/// The bare port between two threads, without the laboratory
+#[derive(Parser)]
+pub struct Bare {
+    /// The length of a message
+    #[arg(default_value_t = 8)]
+    message_bytes: usize,
+    /// Messages in one direction
+    #[arg(default_value_t = 10_000_000)]
+    messages: u32,
 }
 
-fn measure() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let length = arguments.next().map_or(Ok(8), |text| text.parse()).context("MESSAGE_BYTES is a number")?;
-    let messages =
-        arguments.next().map_or(Ok(10_000_000), |text| text.parse()).context("MESSAGES is a number")?;
-    let directory = tempfile::tempdir()?;
-    let options =
-        || PortOptions { runtime_directory: Some(directory.path().to_owned()), ..Default::default() };
-    let (source_core, target_core) = pin::two_cores();
-    let target = Port::open(PortOptions { name: Some("target".parse()?), ..options() })?;
-    let thread = std::thread::spawn(move || -> Result<()> {
-        pin::pin_to(target_core)?;
-        answer(target, messages)
-    });
-    pin::pin_to(source_core)?;
-    ask(Port::open(options())?, length, messages)?;
-    thread.join().map_err(|_| anyhow::anyhow!("the target panicked"))?
+impl Bare {
+    /// Measures and prints.
+    pub fn run(self) -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let options =
+            || PortOptions { runtime_directory: Some(directory.path().to_owned()), ..Default::default() };
+        let target = Port::open(PortOptions { name: Some("target".parse()?), ..options() })?;
+        let source = Port::open(options())?;
+        let Self { message_bytes, messages } = self;
+        let (asked, answered) =
+            on_two_cores(|| ask(source, message_bytes, messages), || answer(target, messages))?;
+        asked.and(answered)
+    }
 }
 
 fn ask(mut port: Port, length: usize, messages: u32) -> Result<()> {
-    let peer = port.connect(&Address::local("target".parse::<PortName>()?), TIMEOUT)?;
+    let peer = port.connect(&"localhost/target".parse()?, TIMEOUT)?;
     let payload = vec![1; length];
     let start = Instant::now();
     for _ in 0..messages {

@@ -1,17 +1,11 @@
 //! Prints what the code of a connection between machines costs: both ends in one thread, without sockets and system calls.
 //! What a link costs beyond that is the kernel's, and what the kernel does to the caches.
-//!
-//! ```text
-//! connection
-//! ```
 
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bywire::harness::{End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
-use bywire_command::exit_status;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX};
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::Options;
@@ -28,11 +22,8 @@ const LONG_BYTES: usize = 1 << 20;
 /// Long messages under way.
 const WAITING: usize = 4;
 
-fn main() -> ExitCode {
-    exit_status::of("connection", measure())
-}
-
-fn measure() -> Result<()> {
+/// Measures and prints both kinds of protection.
+pub fn run() -> Result<()> {
     for security in [Security::Plain, Security::Aes256Gcm] {
         println!("{security:?}: 8 B to the other end: {:.0} ns", short_ns(security)?);
         let [send, receive] = long_ns(security)?;
