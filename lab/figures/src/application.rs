@@ -3,27 +3,25 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bywire_measure::interrupt::Leader;
-use bywire_measure::plan::End;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
-use bywire_results::cell::Unit;
-use rustix::process::geteuid;
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
-use crate::contestant::Contestant;
-use crate::process::{self, find};
+use crate::contestant::{Contestant, Unit};
+use crate::process::{self, End, PART, Player, find, positive, proportional_bytes};
 
 /// A program that runs longer is killed.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
 /// PostgreSQL must accept connections within this time.
 const RECOVERY: Duration = Duration::from_secs(20);
-
 /// The user that PostgreSQL runs as if this is root.
 const NOBODY: u32 = 65_534;
 
@@ -86,7 +84,7 @@ impl Testbed {
     fn serve(&self, pinned: bool, line: &str, port: u16) -> Result<Leader> {
         let mut server = process::start(&mut self.command(End::Target, pinned, line)?)?;
         let started = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(server.child.try_wait()?.is_none(), "`{line}` ended before it listened");
             ensure!(started.elapsed() < TIMEOUT, "`{line}` does not listen");
             std::thread::sleep(Duration::from_millis(5));
@@ -137,7 +135,7 @@ impl Drop for Testbed {
 /// A port without a listener, outside the kernel's range for connecting sockets.
 fn port() -> Result<u16> {
     let own = std::process::id() as u16 % 9000;
-    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (0..2000).map(|at| 21_000 + (own + at) % 11_000).find(free).context("no port is free")
 }
 
@@ -149,7 +147,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
         true => format!("redis-benchmark {words}"),
         false => format!("{clients} × redis-benchmark {words}, ends not pinned"),
     };
-    contestant(&command, move || {
+    Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
@@ -167,7 +165,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
 pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     let words = "-t 1 -c 16 -d 1s";
     let close = if keeps { "" } else { " -H 'Connection: close'" };
-    contestant(&format!("wrk {words}{close}"), move || {
+    Contestant::of_value(format!("wrk {words}{close}"), Unit::TransactionsPerSecond, move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -197,7 +195,8 @@ pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
 /// PostgreSQL under `pgbench -S` over TCP with 4 clients: transactions per second.
 pub fn postgresql(mode: Mode) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
-    contestant("pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
+    let command = "pgbench -S -n -c 4 -T 1 -h 127.0.0.1";
+    Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
         let postgres = find("postgres", "postgresql")?;
         let pgbench = find("pgbench", "postgresql")?;
         let (testbed, port) = (Testbed::new(mode)?, port()?);
@@ -253,33 +252,88 @@ fn as_nobody(line: &str) -> String {
     }
 }
 
-fn contestant(command: &str, measure: impl Fn() -> Result<f64> + 'static) -> Contestant {
-    Contestant::of_value(command, Unit::TransactionsPerSecond, measure)
-}
-
 /// The rate of GET in the output of `redis-benchmark --csv`.
 fn gets_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
-    figure(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
+    positive(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
 }
 
 /// The rate in the output of wrk, unless requests failed.
 pub fn requests_per_second(printed: &str) -> Result<f64> {
     ensure!(!printed.contains("Non-2xx") && !printed.contains("Socket errors"), "wrk: {printed}");
     let line = printed.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    figure(line, "wrk prints no rate")
+    positive(line, "wrk prints no rate")
 }
 
 /// The rate in the output of pgbench.
 fn transactions_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("tps = "));
-    figure(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")
+    positive(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")
 }
 
-fn figure(text: Option<&str>, otherwise: &'static str) -> Result<f64> {
-    let figure: f64 = text.context(otherwise)?.trim().parse().context(otherwise)?;
-    ensure!(figure.is_finite() && figure > 0.0, "a rate of {figure}");
-    Ok(figure)
+/// Connections whose memory is measured.
+const RESIDENT_CONNECTIONS: usize = 1000;
+/// Small messages each way over each of them, before it is idle.
+const RESIDENT_ROUNDS: usize = 40;
+
+/// Bytes of both ends together for each connection, over those of plain TCP: proportional set sizes, so that what both
+/// have mapped counts once.
+pub fn resident() -> Contestant {
+    let take = || {
+        let more = resident_bytes(Mode::Carried)? - resident_bytes(Mode::Plain)?;
+        Ok(more / RESIDENT_CONNECTIONS as f64)
+    };
+    let command = format!(
+        "./x figures sockets ({RESIDENT_CONNECTIONS} connections after {RESIDENT_ROUNDS} bytes each mode)"
+    );
+    Contestant::of_value(command, Unit::Bytes, take)
+}
+
+/// The end that connects to a port, or the one that listens, prints its port and echoes. Either prints when it is idle.
+pub fn play_resident(server: Option<&str>) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).context("too few descriptors")?;
+    let mut connect: Box<dyn FnMut() -> Result<TcpStream>> = match server {
+        Some(port) => {
+            let address = ("127.0.0.1", port.parse::<u16>()?);
+            Box::new(move || Ok(TcpStream::connect(address)?))
+        }
+        None => {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            println!("{}", listener.local_addr()?.port());
+            Box::new(move || Ok(listener.accept()?.0))
+        }
+    };
+    let peers = (0..RESIDENT_CONNECTIONS).map(|_| connect()).collect::<Result<Vec<_>>>()?;
+    for _ in 0..RESIDENT_ROUNDS {
+        if server.is_some() {
+            peers.iter().try_for_each(|mut peer| peer.write_all(&[1]))?;
+        }
+        for mut peer in &peers {
+            let mut byte = [0];
+            peer.read_exact(&mut byte)?;
+            if server.is_none() {
+                peer.write_all(&byte)?;
+            }
+        }
+    }
+    println!("idle");
+    process::await_dismissal()
+}
+
+fn resident_bytes(mode: Mode) -> Result<f64> {
+    let testbed = Testbed::new(mode)?;
+    let this = std::env::current_exe()?;
+    let start = |end: End, role: String| {
+        let line = format!("'{}' {PART} {role}", this.display());
+        Player::start(&mut testbed.command(end, true, &line)?)
+    };
+    let mut server = start(End::Target, "resident-server".to_owned())?;
+    let port = server.line()?;
+    let mut client = start(End::Source, format!("resident-client {port}"))?;
+    server.expect("idle")?;
+    client.expect("idle")?;
+    Ok(proportional_bytes(server.id())? + proportional_bytes(client.id())?)
 }
 
 #[cfg(test)]

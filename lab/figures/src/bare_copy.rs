@@ -17,11 +17,9 @@ use bywire_measure::endpoint::{Kind, Mark};
 use bywire_measure::memory::{Source, Spec, Test};
 use bywire_measure::payload::{Reader, Writer};
 use bywire_measure::workload::nhalf;
-use bywire_results::cell::Unit;
 
 use crate::bare_ring::on_two_cores;
-use crate::contestant::Contestant;
-use crate::figures::Metric;
+use crate::contestant::{Contestant, Metric, Unit};
 
 /// Records of the ring, as a port's lane has.
 const RECORDS: u64 = 256;
@@ -36,7 +34,6 @@ const BUFFERS: usize = 2;
 const LONG_BYTES: usize = 1 << 20;
 /// N½ is set against this share of `memcpy`, as that of Bywire.
 const MEMCPY_SHARE: f64 = 0.4;
-
 /// The bytes that the target frees at a time.
 const FREED_AT_ONCE: u64 = RECORDS / 8;
 

@@ -13,12 +13,10 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use bywire_measure::clock::Clock;
 use bywire_measure::pin;
-use bywire_results::cell::Unit;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use crate::contestant::{Contestant, Samples};
-use crate::figures::Metric;
+use crate::contestant::{Contestant, Metric, Samples, Unit};
 
 /// Lines of the ring: those of a port's lane. The producer leaves eight of them free, which it may claim.
 const LINES: usize = 256;
@@ -64,7 +62,7 @@ pub const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The parameters of one measurement.
 #[derive(Clone, Copy)]
 pub struct Variant {
-    /// What follows each message.
+    /// The order after each message.
     pub publication: Publication,
     /// The producer's own stores beside each message.
     pub stores: usize,

@@ -11,10 +11,9 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use bywire_measure::clock::Clock;
 use bywire_measure::endpoint::{Kind, Mark};
 use bywire_measure::payload::{Reader, Writer};
-use bywire_results::cell::Unit;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, SendError, UdpSocket};
 
-use crate::contestant::Contestant;
+use crate::contestant::{Contestant, Unit};
 use crate::process::{Ends, Place};
 
 /// The payload of a UDP packet at an MTU of 1500.
@@ -41,7 +40,7 @@ pub enum What {
     Bulk,
     /// The rate of the same packets, without writing, copying or reading their payload.
     Packets,
-    /// The same, with a system call for each packet sent.
+    /// That rate with a system call for each packet sent.
     OneByOne,
 }
 
@@ -139,20 +138,15 @@ impl End {
         Ok(self.socket.send(None, &packet)?)
     }
 
-    /// The words of all short packets that came together.
-    fn words(&mut self, bytes: usize) -> Result<Vec<u64>> {
-        let (mut rest, mut words) = (&mut self.buffer[..bytes], Vec::new());
-        while !rest.is_empty() {
-            let (body, behind) = self.protection.open(rest)?;
-            words.push(u64::from_le_bytes(body[..8].try_into()?));
-            rest = behind;
-        }
-        Ok(words)
-    }
-
+    /// The word of the last of the short packets that came together.
     fn word(&mut self) -> Result<u64> {
         let bytes = self.receive()?;
-        self.words(bytes)?.pop().context("an empty packet")
+        let (mut rest, mut word) = (&mut self.buffer[..bytes], None);
+        while !rest.is_empty() {
+            let (body, behind) = self.protection.open(rest)?;
+            (word, rest) = (Some(u64::from_le_bytes(body[..8].try_into()?)), behind);
+        }
+        word.context("an empty packet")
     }
 
     /// Median half-RTT in nanoseconds.
@@ -270,14 +264,11 @@ impl End {
 /// Plays an end, whose words are the name of a [`What`] and `sealed` or `bare`. The target prints that it is ready, and the source its
 /// figure.
 pub fn play(arguments: &[String]) -> Result<()> {
-    let ends = Ends::of(arguments)?;
-    let (mut addresses, [word, sealed]) = (ends.addresses, ends.words) else { bail!("an end has two words") };
+    let Ends { is_target, addresses: [source, target], duration, words, .. } = Ends::of(arguments)?;
+    let [word, sealed] = words else { bail!("an end has two words") };
     let known = What::ALL.into_iter().find(|known| format!("{known:?}") == *word);
     let what = known.with_context(|| format!("bare UDP does nothing that is called {word}"))?;
-    if ends.is_target {
-        addresses.reverse();
-    }
-    let [own, peer] = addresses;
+    let (own, peer) = if is_target { (target, source) } else { (source, target) };
     let socket = UdpSocket::bind(own)?;
     let granted_bytes = socket.request_buffers(SOCKET_BYTES)?.receive_bytes;
     ensure!(
@@ -290,11 +281,11 @@ pub fn play(arguments: &[String]) -> Result<()> {
     socket.connect(peer)?;
     let protection = Protection::new(sealed == "sealed")?;
     let mut end = End { socket, protection, buffer: vec![0; RECEIVE_BYTES], number: 0, what };
-    if ends.is_target {
+    if is_target {
         println!("ready");
         return if what == What::Latency { end.answer() } else { end.receive_long() };
     }
-    let figure = if what == What::Latency { end.ask(ends.duration)? } else { end.send_long(ends.duration)? };
+    let figure = if what == What::Latency { end.ask(duration)? } else { end.send_long(duration)? };
     println!("{figure}");
     Ok(())
 }

@@ -10,32 +10,28 @@ use bywire_measure::bench::{Entry, Sampler};
 use bywire_measure::machine_probe::{self, now_unix_seconds};
 use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
 use bywire_measure::{options, pin};
-use bywire_results::cell::{Block, CELL_SCHEMA, Cell, Unit};
+pub use bywire_results::cell::Unit;
+use bywire_results::cell::{Block, CELL_SCHEMA, Cell};
 use bywire_results::details::COMMAND;
 use bywire_results::level::FIGURE;
 use bywire_results::moment::Moment;
 use serde_json::json;
 
-use crate::figures::{CONTESTANT, METRIC, METRICS, Metric, ROUNDS, by};
+pub use crate::figures::Metric;
+use crate::figures::{CONTESTANT, METRIC, METRICS, ROUNDS, by};
 
 /// A contestant that failed this often is left out of further rounds.
 const FAILURES_MAX: u32 = 3;
-
 /// Messages of up to this are counted as well as their bytes.
 pub const SHORT_BYTES: u64 = 64;
-
 /// The beginning of an error about words that are no request.
 pub const NO_REQUEST: &str = "no request of `bywire measure`";
-
 /// The expected time of a pair of an adapter.
 const PAIR: Duration = Duration::from_secs(2);
-
 /// A fixed seed, so that the interval of a stored cell can be reproduced.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
-
 /// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
 const SETTLED_PAIR_SECONDS: f64 = 2.0;
-
 /// Its warm-up and this one of its blocks make up the second that is left out.
 const SETTLING_BLOCKS: usize = 1;
 
@@ -50,7 +46,7 @@ pub struct Contestant {
     prepare: Box<dyn FnOnce(&mut Topology) -> Result<Work>>,
 }
 
-/// What takes the pairs of a contestant.
+/// The source of a contestant's pairs.
 enum Work {
     /// A request whose pairs share namespaces.
     Kept(Measurement),
@@ -349,7 +345,9 @@ mod tests {
     use crate::figures::{Figure, Figures, value};
 
     /// The session that rounds of these contestants make, without a store.
-    fn session(contest: Contest, rounds: u32) -> Session {
+    fn session<const N: usize>(contestants: [(&str, Contestant); N], rounds: u32) -> Session {
+        let mut contest = Contest::default();
+        contestants.into_iter().for_each(|(name, contestant)| contest.add(name, Ok(contestant)));
         let mut session = Session::default();
         for entry in contest.entries() {
             let mut sampler = (entry.prepare)(&mut Topology::default()).expect("an adapter");
@@ -361,19 +359,18 @@ mod tests {
         session
     }
 
-    fn counting(mut values: Vec<f64>) -> Result<Contestant> {
-        Ok(Contestant::of_value("counts", Unit::Nanoseconds, move || match values.pop() {
-            Some(value) if value > 0.0 => Ok(value),
-            _ => anyhow::bail!("worn\nout"),
-        }))
+    /// Yields the last value first, and fails where one is negative.
+    fn counting(mut values: Vec<f64>) -> Contestant {
+        Contestant::of_value("counts", Unit::Nanoseconds, move || {
+            values.pop().filter(|value| *value > 0.0).context("worn out")
+        })
     }
 
     #[test]
     fn ratios_and_differences_compare_medians_and_show_the_rounds() {
-        let mut contest = Contest::default();
-        contest.add("above", counting(vec![30.0, 20.0, 10.0]));
-        contest.add("below", counting(vec![10.0, 10.0, 20.0]));
-        let session = session(contest, 3);
+        let counted =
+            [("above", counting(vec![30.0, 20.0, 10.0])), ("below", counting(vec![10.0, 10.0, 20.0]))];
+        let session = session(counted, 3);
         let figures = Figures::of(&session);
         let [above, below] = [value("above"), value("below")];
         let all = figures.rounds();
@@ -385,10 +382,8 @@ mod tests {
 
     #[test]
     fn a_failed_round_is_no_ratio_and_the_others_keep_theirs() {
-        let mut contest = Contest::default();
-        contest.add("weak", counting(vec![1.0, -1.0, 2.0]));
-        contest.add("strong", counting(vec![4.0, 8.0, 1.0]));
-        let session = session(contest, 3);
+        let counted = [("weak", counting(vec![1.0, -1.0, 2.0])), ("strong", counting(vec![4.0, 8.0, 1.0]))];
+        let session = session(counted, 3);
         let figures = Figures::of(&session);
         assert_eq!(figures.rounds().figure(value("weak")).map(|figure| figure.value), Some(1.5));
         let ratio = figures.rounds().ratio(value("weak"), value("strong")).expect("two rounds");
@@ -397,10 +392,8 @@ mod tests {
 
     #[test]
     fn each_figure_of_an_adapter_is_a_cell_with_its_unit() {
-        let mut contest = Contest::default();
         let take = || Ok(vec![(Metric::Long, 4e9), (Metric::NHalf, 300.0)]);
-        contest.add("bare", Ok(Contestant::adapter("a command", Unit::Nanoseconds, take)));
-        let session = session(contest, 2);
+        let session = session([("bare", Contestant::adapter("a command", Unit::Nanoseconds, take))], 2);
         let cells: Vec<_> =
             session.cells.iter().map(|cell| (cell.test.as_str(), cell.unit, cell.value)).collect();
         assert_eq!(cells, [("bare N½", Unit::Bytes, 300.0), ("bare long", Unit::BytesPerSecond, 4e9)]);

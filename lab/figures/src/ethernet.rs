@@ -9,26 +9,20 @@ use anyhow::{Context, Result, ensure};
 use bywire_measure::cpu;
 use bywire_measure::ethernet::FrameLink;
 use bywire_measure::namespaces::Namespace;
-use bywire_measure::plan::End;
 use bywire_measure::segments::Segments;
-use bywire_results::cell::Unit;
 use serde_json::Value;
 
-use crate::contestant::{Contestant, Samples};
-use crate::figures::Metric;
-use crate::process::{self, Place};
+use crate::contestant::{Contestant, Metric, Samples, Unit};
+use crate::process::{self, End, Place};
 
 /// Datagrams of 8 KiB, and offered rates in Gb/s. 0 is as fast as the sender can.
 pub const LONG_DATAGRAMS: (u32, [u32; 4]) = (8192, [3, 6, 12, 0]);
 /// Datagrams that a packet of every tunnel takes whole.
 pub const SHORT_DATAGRAMS: (u32, [u32; 4]) = (1200, [1, 2, 4, 0]);
-
 /// After this a network has ended its own greetings, such as those of neighbour discovery.
 const SETTLE: Duration = Duration::from_secs(15);
-
 /// How long an idle network is watched.
 const WATCH: Duration = Duration::from_secs(2);
-
 /// The duration of a connection whose cost is counted, and of several at once.
 const COSTED_SECONDS: f64 = 2.0;
 
@@ -40,7 +34,7 @@ pub fn joined(frame_link: FrameLink) -> Join {
     Rc::new(move || Ok(Place(Some(Arc::new(frame_link.open()?)))))
 }
 
-/// The same namespaces for this many measurements, and then fresh ones.
+/// Serves this many measurements with one pair of namespaces, and then makes fresh ones.
 pub fn reused(join: Join, uses: u32) -> Join {
     let kept: RefCell<Option<(Place, u32)>> = RefCell::default();
     Rc::new(move || {
@@ -192,39 +186,36 @@ fn report(printed: &str) -> Result<Value> {
 
 /// The received bytes per second in iperf3's report.
 fn received(report: &Value) -> Result<f64> {
-    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64);
-    let bits = number("/end/sum_received/bits_per_second").or_else(|| {
-        let arrived = 1.0 - number("/end/sum/lost_percent")? / 100.0;
-        Some(number("/end/sum/bits_per_second")? * arrived)
-    });
-    let bits = bits.with_context(|| format!("iperf3: {}", report["error"]))?;
+    let bits = number(report, "/end/sum_received/bits_per_second").or_else(|_| {
+        let arrived = 1.0 - number(report, "/end/sum/lost_percent")? / 100.0;
+        Ok::<_, anyhow::Error>(number(report, "/end/sum/bits_per_second")? * arrived)
+    })?;
     ensure!(bits.is_finite() && bits > 0.0, "iperf3 says that {bits} bits a second arrived");
     Ok(bits / 8.0)
 }
 
-/// The shares of a core that iperf3's client and its server took.
-fn ends_shares(report: &Value) -> Result<[f64; 2]> {
-    let share = |end: &str| -> Result<f64> {
-        let percent = report.pointer(&format!("/end/cpu_utilization_percent/{end}_total"));
-        Ok(percent.and_then(Value::as_f64).context("iperf3 tells nothing of its CPU")? / 100.0)
-    };
-    Ok([share("host")?, share("remote")?])
-}
-
 /// The received bytes per second of the other direction at the same time.
 fn received_back(report: &Value) -> Result<f64> {
-    let bits = report.pointer("/end/sum_received_bidir_reverse/bits_per_second").and_then(Value::as_f64);
-    Ok(bits.context("iperf3 tells nothing of the way back")? / 8.0)
+    Ok(number(report, "/end/sum_received_bidir_reverse/bits_per_second")? / 8.0)
+}
+
+/// The shares of a core that iperf3's client and its server took.
+fn ends_shares(report: &Value) -> Result<[f64; 2]> {
+    let percent = |end| number(report, &format!("/end/cpu_utilization_percent/{end}_total"));
+    Ok([percent("host")? / 100.0, percent("remote")? / 100.0])
+}
+
+fn number(report: &Value, pointer: &str) -> Result<f64> {
+    let number = report.pointer(pointer).and_then(Value::as_f64);
+    number.with_context(|| format!("iperf3 does not report {pointer}: {}", report["error"]))
 }
 
 /// Sockperf's median half-RTT, in ns.
 fn half_rtt_ns(printed: &str) -> Result<f64> {
     let last = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing");
     let line = printed.lines().find_map(|line| line.split_once("percentile 50.000 ="));
-    let (_, figure) = line.with_context(|| format!("sockperf prints no median; its last line is: {last}"))?;
-    let us: f64 = figure.trim().parse().context("sockperf's median is not a number")?;
-    ensure!(us.is_finite() && us > 0.0, "sockperf says {us} µs");
-    Ok(1e3 * us)
+    let us = process::positive(line.map(|(_, figure)| figure), "sockperf prints no median");
+    Ok(1e3 * us.with_context(|| format!("the last line of sockperf is: {last}"))?)
 }
 
 #[cfg(test)]

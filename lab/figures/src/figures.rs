@@ -153,15 +153,18 @@ pub struct Figure {
 
 /// The figures of a session.
 pub struct Figures<'a> {
-    session: &'a Session,
+    /// The session, with its machine and the reasons why contestants are missing.
+    pub session: &'a Session,
     conditions: Conditions,
 }
 
 /// The rounds of a session, or those at one distance of the cores.
 #[derive(Clone, Copy)]
 pub struct Rounds<'a> {
-    figures: &'a Figures<'a>,
-    at: Option<State>,
+    /// The figures of all rounds.
+    pub figures: &'a Figures<'a>,
+    /// The distance, if not all rounds count.
+    pub at: Option<State>,
 }
 
 /// The two distances, with their names in the tables. A machine that has only one shows it as near.
@@ -171,7 +174,8 @@ pub const DISTANCES: [(&str, State); 2] = [("near", State::Near), ("far", State:
 #[cfg(test)]
 pub fn without(contestant: &str, reason: &str) -> Session {
     let (level, reason) = (contestant.to_owned(), reason.to_owned());
-    Session { absent: vec![bywire_results::cell::Absence { level, test: None, reason }], ..Session::default() }
+    let absent = vec![bywire_results::cell::Absence { level, test: None, reason }];
+    Session { absent, ..Session::default() }
 }
 
 impl<'a> Figures<'a> {
@@ -184,11 +188,6 @@ impl<'a> Figures<'a> {
     /// All rounds.
     pub fn rounds(&self) -> Rounds<'_> {
         Rounds { figures: self, at: None }
-    }
-
-    /// The rounds at a distance.
-    pub fn rounds_at(&self, distance: State) -> Rounds<'_> {
-        Rounds { figures: self, at: Some(distance) }
     }
 
     /// The cells of contestants, in the order taken.
@@ -211,20 +210,10 @@ impl<'a> Figures<'a> {
         absent.map(|absence| absence.reason.as_str())
     }
 
-    /// Every reason, by contestant.
-    pub fn reasons(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.session.absent.iter().map(|absence| (absence.level.as_str(), absence.reason.as_str()))
-    }
-
     /// The unit of a series that has values.
     pub fn unit(&self, series: Series) -> Option<Unit> {
         let (_, cell) = self.cells().find(|(name, _)| *name == series.contestant)?;
         Some(series.metric.unit().unwrap_or(cell.unit))
-    }
-
-    /// The machine and the build.
-    pub fn environment(&self) -> &Value {
-        &self.session.environment
     }
 }
 
@@ -259,13 +248,8 @@ impl Rounds<'_> {
         Some(Figure { value, ..spread })
     }
 
-    /// Rounds in which a series has a value.
-    pub fn count(self, series: Series) -> usize {
-        self.values(series).len()
-    }
-
     /// The values of a series by round.
-    fn values(self, series: Series) -> BTreeMap<u64, f64> {
+    pub fn values(self, series: Series) -> BTreeMap<u64, f64> {
         let cells = self.figures.cells().filter(|(name, _)| *name == series.contestant);
         let values = cells.flat_map(|(_, cell)| {
             let further = further(cell).and_then(|metrics| metrics.get(&series.metric.to_string()));

@@ -16,7 +16,6 @@ mod ports;
 mod process;
 mod quic;
 mod requirement;
-mod resident;
 mod rivals;
 mod run;
 mod tunnel;
@@ -43,8 +42,8 @@ fn play(words: &[String]) -> Option<Result<()>> {
         ["__worker", ..] => bywire_measure::worker::run(),
         [mpi::COMMAND, socket, program] => mpi::run_rank(Path::new(socket), Path::new(program)),
         ["up" | "eth" | launch::SERVICE, ..] => become_bywire(words),
-        [process::PART, "resident-server"] => resident::play(None),
-        [process::PART, "resident-client", port] => resident::play(Some(port)),
+        [process::PART, "resident-server"] => application::play_resident(None),
+        [process::PART, "resident-client", port] => application::play_resident(Some(port)),
         [process::PART, "bare-udp", ..] => bare_udp::play(&words[2..]),
         [process::PART, "quic", ..] => quic::play(&words[2..]),
         [process::PART, ..] => ports::play(&words[1..]),

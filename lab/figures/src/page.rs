@@ -6,7 +6,7 @@ use bywire_results::details::COMMAND;
 use bywire_results::level::FIGURE;
 use serde_json::Value;
 
-use crate::figures::{Figure, Figures, Series, by, metrics};
+use crate::figures::{Figure, Figures, Series, by, metrics, value};
 
 /// How a value is written.
 pub type Show = fn(f64) -> String;
@@ -53,8 +53,7 @@ pub fn page(figures: &Figures, body: &str) -> String {
 
 /// The machine and the build of the measurement, in one line.
 pub fn machine(figures: &Figures) -> String {
-    let described = figures.environment();
-    let text = |pointer: &str| match described.pointer(pointer) {
+    let text = |pointer: &str| match figures.session.environment.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => "not known".to_owned(),
@@ -89,6 +88,13 @@ pub fn ratio(figures: &Figures, above: Series, below: Series) -> String {
     found.map_or("not measured".to_owned(), |ratio| spread(ratio, show_ratio))
 }
 
+/// A row of `words`, two series, and the ratio of the first to the second.
+pub fn versus(figures: &Figures, words: &[&str], names: [String; 2]) -> Vec<String> {
+    let [own, other] = names.each_ref().map(|name| value(name));
+    let shown = [told(figures, own), told(figures, other), ratio(figures, own, other)];
+    words.iter().map(|word| (*word).to_owned()).chain(shown).collect()
+}
+
 /// A table of Markdown whose entries are Markdown already. The first `words` columns are text.
 pub fn table(
     words: usize,
@@ -119,7 +125,8 @@ pub fn contestants(figures: &Figures) -> String {
         Column::figures("disturbed blocks"),
         Column::words("command"),
     ];
-    let failed = figures.reasons().map(|(name, reason)| format!("\n{name} was given up: {reason}\n"));
+    let absent = figures.session.absent.iter();
+    let failed = absent.map(|absence| format!("\n{} was given up: {}\n", absence.level, absence.reason));
     Table::new("", columns.to_vec(), rows.collect()).markdown() + &failed.collect::<String>()
 }
 

@@ -14,13 +14,10 @@ use bywire_measure::clock::{Clock, monotonic_ns};
 use bywire_measure::fabric_pair::FabricPair;
 use bywire_measure::namespaces::{INTERFACE, Namespaces};
 use bywire_measure::pin;
-use bywire_measure::plan::End;
-use bywire_results::cell::Unit;
 use bywire_results::message_link::Security;
 
-use crate::contestant::{Contestant, Samples};
-use crate::figures::Metric;
-use crate::process::{self, Player, await_dismissal, cpu_ns, cpu_ns_per_second, proportional_bytes};
+use crate::contestant::{Contestant, Metric, Samples, Unit};
+use crate::process::{self, End, Place, Player, cpu_ns, proportional_bytes};
 
 /// The number of warm connects, and of connections that are idle at once.
 const CONNECTIONS: usize = 64;
@@ -42,61 +39,37 @@ const WATCH: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(300);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The measurements of two nodes.
-#[derive(Clone, Copy)]
-pub enum What {
-    /// Nanoseconds until a port is connected: [`Metric::Cold`] the first time, and [`Metric::Warm`] later.
-    Connect,
-    /// Nanoseconds from a process's end to the event of its peer, the slowest of a few.
-    Death,
-    /// Nanoseconds from the end of an outage to the first answer.
-    Outage,
-    /// For each idle connection the bytes of one end and of its service ([`Metric::Memory`]), and for all of them together the
-    /// CPU of both services ([`Metric::Cpu`]).
-    Idle,
-    /// Nanoseconds of the half-RTT between two processes of one node, with this many idle peers on the other one.
-    Local(usize),
-}
+/// A measurement of two nodes for so many seconds.
+pub type Measure = fn(&FabricPair, f64) -> Result<Samples>;
 
-impl What {
-    /// The same with idle peers elsewhere.
-    pub const BESIDE: Self = Self::Local(IDLE_PEERS);
-}
-
-/// A measurement of two nodes.
-pub fn between_nodes(what: What, seconds: f64) -> Contestant {
+/// A measurement of two fresh nodes.
+pub fn between_nodes(measure: Measure, seconds: f64) -> Contestant {
     Contestant::adapter("./x figures links (two nodes)", Unit::Nanoseconds, move || {
-        let nodes = FabricPair::open(Arc::new(Namespaces::veth_pair(1500)?), Security::Encrypted)?;
-        let value = match what {
-            What::Connect => return connect(&nodes),
-            What::Idle => return idle_connections(&nodes),
-            What::Death => slowest_notice(&nodes)?,
-            What::Outage => outage(&nodes)?,
-            What::Local(peers) => local(&nodes, peers, seconds)?,
-        };
-        Ok(vec![(Metric::Value, value)])
+        measure(&FabricPair::open(Arc::new(Namespaces::veth_pair(1500)?), Security::Encrypted)?, seconds)
     })
 }
 
 /// Starts this program at an end of a fabric.
 fn start(nodes: &FabricPair, end: End, words: &[&str]) -> Result<Player> {
-    let mut command = process::own(words);
-    command.env("BYWIRE_RUNTIME_DIR", nodes.runtime_directories().of(end));
-    match end {
-        End::Source => nodes.namespaces.source.enter(&mut command)?,
-        End::Target => nodes.namespaces.target.enter(&mut command)?,
-    }
-    Player::start(&mut command)
+    let mut command = Place(Some(Arc::clone(&nodes.namespaces))).own(end, words)?;
+    Player::start(command.env("BYWIRE_RUNTIME_DIR", nodes.runtime_directories().of(end)))
 }
 
-fn connect(nodes: &FabricPair) -> Result<Samples> {
+/// Starts this program in the network of this machine.
+fn start_here(directory: &Path, role: &str) -> Result<Player> {
+    Player::start(Place::default().own(End::Source, &[role])?.env("BYWIRE_RUNTIME_DIR", directory))
+}
+
+/// Nanoseconds until a port is connected: [`Metric::Cold`] the first time, and [`Metric::Warm`] later.
+pub fn connect(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     let _target = start(nodes, End::Target, &["echo"])?.ready()?;
     let told = start(nodes, End::Source, &["connect"])?.line()?;
     let (cold, warm) = told.split_once(' ').context("an end has not said two times")?;
     Ok(vec![(Metric::Cold, cold.parse()?), (Metric::Warm, warm.parse()?)])
 }
 
-fn slowest_notice(nodes: &FabricPair) -> Result<f64> {
+/// Nanoseconds from a process's end to the event of its peer, the slowest of a few.
+pub fn death(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     let mut observer = start(nodes, End::Source, &["observer"])?.ready()?;
     let mut slowest_ns = 0;
     for _ in 0..KILLS {
@@ -105,10 +78,11 @@ fn slowest_notice(nodes: &FabricPair) -> Result<f64> {
         let noticed_ns: u64 = observer.line()?.parse()?;
         slowest_ns = slowest_ns.max(noticed_ns.saturating_sub(ended_ns));
     }
-    Ok(slowest_ns as f64)
+    Ok(vec![(Metric::Value, slowest_ns as f64)])
 }
 
-fn outage(nodes: &FabricPair) -> Result<f64> {
+/// Nanoseconds from the end of an outage to the first answer.
+pub fn outage(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     let _target = start(nodes, End::Target, &["echo"])?.ready()?;
     let mut source = start(nodes, End::Source, &["outage"])?.ready()?;
     std::thread::sleep(SETTLE);
@@ -120,10 +94,12 @@ fn outage(nodes: &FabricPair) -> Result<f64> {
     lose(0)?;
     let answered_ns: u64 = source.line()?.parse()?;
     ensure!(answered_ns > back_ns, "an answer has come during the outage");
-    Ok((answered_ns - back_ns) as f64)
+    Ok(vec![(Metric::Value, (answered_ns - back_ns) as f64)])
 }
 
-fn idle_connections(nodes: &FabricPair) -> Result<Samples> {
+/// For each idle connection the bytes of one end and of its service ([`Metric::Memory`]), and for all of them together the CPU of
+/// both services ([`Metric::Cpu`]).
+pub fn idle_connections(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     let _target = start(nodes, End::Target, &["echo"])?.ready()?;
     let mut source = start(nodes, End::Source, &["idle"])?.ready()?;
     let services = || nodes.services().iter().copied();
@@ -136,18 +112,28 @@ fn idle_connections(nodes: &FabricPair) -> Result<Samples> {
     source.expect("idle")?;
     std::thread::sleep(SETTLE);
     let memory_bytes = (memory(source.id())? - before) / (CONNECTIONS - 1) as f64;
-    let ns_per_second = cpu_ns_per_second(WATCH, || services().map(cpu_ns).sum())?;
+    let ns_per_second = process::cpu_ns_per_second(WATCH, || services().map(cpu_ns).sum())?;
     Ok(vec![(Metric::Memory, memory_bytes), (Metric::Cpu, ns_per_second)])
 }
 
-fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<f64> {
+/// Nanoseconds of the half-RTT between two processes of one node.
+pub fn local_alone(nodes: &FabricPair, seconds: f64) -> Result<Samples> {
+    local(nodes, 0, seconds)
+}
+
+/// The half-RTT with idle peers on the other node.
+pub fn local_beside(nodes: &FabricPair, seconds: f64) -> Result<Samples> {
+    local(nodes, IDLE_PEERS, seconds)
+}
+
+fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<Samples> {
     let _far = start(nodes, End::Target, &["echo"])?.ready()?;
     let start = |role: &str, end: End| {
         let words = [peers.to_string(), process::core(end).to_string(), seconds.to_string()];
         start(nodes, End::Source, &[role, &words[0], &words[1], &words[2]])
     };
     let _answering = start("answer", End::Target)?.ready()?;
-    Ok(start("ask", End::Source)?.line()?.parse()?)
+    Ok(vec![(Metric::Value, start("ask", End::Source)?.line()?.parse()?)])
 }
 
 /// Nanoseconds from the end of a process of this machine, as its pidfd shows, to the event of a port that `polls` or is asleep;
@@ -159,8 +145,7 @@ pub fn local_death(polls: bool) -> Contestant {
         let mut observer = open_in(directory.path(), Some("observer"))?;
         let mut slowest_ns = 0;
         for _ in 0..KILLS {
-            let mut victim = process::own(&["local-victim"]);
-            let mut victim = Player::start(victim.env("BYWIRE_RUNTIME_DIR", directory.path()))?;
+            let mut victim = start_here(directory.path(), "local-victim")?;
             await_event(&mut observer, false, |event| matches!(event, Event::Connected(_)))?;
             let teardown = victim.kill()?;
             await_event(&mut observer, polls, |event| matches!(event, Event::Disconnected { .. }))?;
@@ -191,10 +176,9 @@ pub fn local_idle() -> Contestant {
     let command = format!("./x figures messages (a port with {LOCAL_PEERS} peers in `wait` for {seconds} s)");
     Contestant::of_value(command, Unit::NanosecondsPerSecond, || {
         let directory = tempfile::tempdir()?;
-        let mut idler = process::own(&["local-idle"]);
-        let idler = Player::start(idler.env("BYWIRE_RUNTIME_DIR", directory.path()))?.ready()?;
+        let idler = start_here(directory.path(), "local-idle")?.ready()?;
         std::thread::sleep(SETTLE);
-        cpu_ns_per_second(LOCAL_WATCH, || cpu_ns(idler.id()))
+        process::cpu_ns_per_second(LOCAL_WATCH, || cpu_ns(idler.id()))
     })
 }
 
@@ -249,7 +233,7 @@ fn echo() -> Result<()> {
         });
     }
     println!("ready");
-    await_dismissal()
+    process::await_dismissal()
 }
 
 fn return_message(port: &mut Port, event: Option<Event>) -> Result<()> {

@@ -13,13 +13,12 @@ use bywire_measure::clock::monotonic_ns;
 use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{INTERFACE, Namespace, Namespaces, PREFIX_LENGTH};
 use bywire_measure::pin;
-use bywire_measure::plan::End;
+pub use bywire_measure::plan::End;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The first argument of a process of this program that plays a part.
 pub const PART: &str = "__part";
-
 /// The ports of this program's own ends.
 const OWN_PORTS: [(End, u16); 2] = [(End::Source, 7400), (End::Target, 7401)];
 /// The time that own ends take besides measuring.
@@ -44,6 +43,13 @@ pub fn find(program: &str, package: &str) -> Result<String> {
         format!("{program} is not installed: `./x figures` installs it as root, or apt-get install {package}")
     });
     Ok(found?.display().to_string())
+}
+
+/// The positive number that another program has printed.
+pub fn positive(text: Option<&str>, otherwise: &'static str) -> Result<f64> {
+    let number: f64 = text.context(otherwise)?.trim().parse().context(otherwise)?;
+    ensure!(number.is_finite() && number > 0.0, "{otherwise}, but {number}");
+    Ok(number)
 }
 
 /// The words of a line. Single quotes enclose a word with blanks, or an empty one.
@@ -84,7 +90,7 @@ pub fn start_piped(command: &mut Command) -> Result<Leader> {
     start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// Where a client and its server run: in this machine's own network, or in two namespaces.
+/// The network of a client and its server: this machine's own, or that of two namespaces.
 #[derive(Clone, Default)]
 pub struct Place(pub Option<Arc<Namespaces>>);
 
@@ -124,7 +130,7 @@ impl Place {
         self.0.as_ref().map_or(&[], |namespaces| namespaces.carriers())
     }
 
-    /// What a client of `program` prints. Both ends have their own arguments, the server's first, and a `prefix` before the program.
+    /// Returns the output of a client of `program`. Both ends have arguments, the server's first, and a `prefix` before the program.
     /// The server is new for each attempt: some end by themselves, and the way to it may still be closed.
     pub fn converse(&self, prefix: &str, program: &str, arguments: [&str; 2]) -> Result<String> {
         let [server, client] = arguments.map(|arguments| format!("{prefix} {program} {arguments}"));
@@ -142,16 +148,22 @@ impl Place {
         }
     }
 
+    /// This program at an end, in a part that `words` name.
+    pub fn own(&self, end: End, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(PART).args(words);
+        self.namespace(end).map_or(Ok(()), |namespace| namespace.enter(&mut command))?;
+        Ok(command)
+    }
+
     /// The figure that the source of two fresh ends of this program prints. Both play `part`, and learn of it by [`Ends::of`].
     pub fn figure(&self, part: &str, words: &[&str], seconds: f64) -> Result<f64> {
         let [source, target] =
             OWN_PORTS.map(|(end, port)| SocketAddr::new(self.address(end).into(), port).to_string());
         let command = |end: End, greeting: &str| -> Result<Command> {
             let (core, seconds) = (core(end).to_string(), seconds.to_string());
-            let mut command = own(&[part, &end.to_string(), &core, &source, &target, &seconds, greeting]);
-            self.namespace(end).map_or(Ok(()), |namespace| namespace.enter(&mut command))?;
-            command.args(words);
-            Ok(command)
+            let common = [part, &end.to_string(), &core, &source, &target, &seconds, greeting];
+            self.own(end, &[&common[..], words].concat())
         };
         let mut target = Player::start(&mut command(End::Target, "")?)?;
         let source = start_piped(&mut command(End::Source, &target.line()?)?)?;
@@ -162,7 +174,7 @@ impl Place {
 
 /// How an end of [`Place::figure`] is to play its part.
 pub struct Ends<'a> {
-    /// The own end.
+    /// Whether it is the target.
     pub is_target: bool,
     /// The addresses of the source and the target.
     pub addresses: [SocketAddr; 2],
@@ -181,21 +193,10 @@ impl<'a> Ends<'a> {
             bail!("an end has six words and those of its part")
         };
         pin::pin_to(core.parse()?)?;
-        Ok(Self {
-            is_target: *end == End::Target.to_string(),
-            addresses: [source.parse()?, target.parse()?],
-            duration: Duration::from_secs_f64(seconds.parse()?),
-            greeting,
-            words,
-        })
+        let is_target = *end == End::Target.to_string();
+        let duration = Duration::from_secs_f64(seconds.parse()?);
+        Ok(Self { is_target, addresses: [source.parse()?, target.parse()?], duration, greeting, words })
     }
-}
-
-/// This program in a part that `words` name.
-pub fn own(words: &[&str]) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg(PART).args(words);
-    command
 }
 
 /// A process of this program that plays a part, and the lines that it prints.

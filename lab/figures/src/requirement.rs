@@ -11,7 +11,6 @@ use crate::page::{self, Show};
 
 /// The requirements of every part.
 const REQUIREMENTS: &str = include_str!("../requirements");
-
 /// A distance with fewer rounds has no figure.
 const ROUNDS_MIN: usize = 3;
 
@@ -26,10 +25,11 @@ pub struct Part {
 }
 
 /// How a figure is made of its series.
+#[derive(Clone, Copy)]
 enum Basis {
     /// The median of the only one.
     Median,
-    /// The highest round of all.
+    /// The highest round of the only one.
     Worst,
     /// The first less the second.
     Less,
@@ -38,6 +38,15 @@ enum Basis {
     /// The first over the lowest of the others, of which some may be missing.
     OverLowest,
 }
+
+/// The signs between or before the series of a figure. A median has none.
+const BASES: [(&str, Basis); 5] = [
+    ("worst of ", Basis::Worst),
+    (" - ", Basis::Less),
+    (" / lowest of ", Basis::OverLowest),
+    (" / highest of ", Basis::OverHighest),
+    (" / ", Basis::OverHighest),
+];
 
 /// A figure that must be reached.
 pub struct Requirement {
@@ -91,22 +100,12 @@ impl Requirement {
             "rise" => page::show_rise,
             unit => page::show(serde_json::from_value(json!(unit)).ok()?),
         };
-        let (basis, series) = if let Some(worst) = figure.strip_prefix("worst of ") {
-            (Basis::Worst, vec![worst])
-        } else if let Some((more, less)) = figure.split_once(" - ") {
-            (Basis::Less, vec![more, less])
-        } else if let Some((above, others)) = figure.split_once(" / ") {
-            let (basis, others) = match others.strip_prefix("lowest of ") {
-                Some(others) => (Basis::OverLowest, others),
-                None => (Basis::OverHighest, others.strip_prefix("highest of ").unwrap_or(others)),
-            };
-            (basis, std::iter::once(above).chain(others.split(", ")).collect())
-        } else {
-            (Basis::Median, vec![figure])
-        };
-        let series = series.into_iter().map(|series| match series.split_once(": ") {
+        let found = BASES.iter().find_map(|(sign, basis)| Some((*basis, figure.split_once(sign)?)));
+        let (basis, (first, others)) = found.unwrap_or((Basis::Median, (figure, "")));
+        let names = std::iter::once(first).chain(others.split(", ")).filter(|name| !name.is_empty());
+        let series = names.map(|name| match name.split_once(": ") {
             Some((contestant, metric)) => Some(by(contestant, Metric::of_name(metric)?)),
-            None => Some(value(series)),
+            None => Some(value(name)),
         });
         let (series, required) = (series.collect::<Option<_>>()?, required.parse().ok()?);
         Some(Self { measure, basis, series, sign, required, goal, show })
@@ -116,7 +115,7 @@ impl Requirement {
         let told =
             |figure: Figure| format!("{}: {}", page::spread(figure, self.show), self.verdict(figure.value));
         let at = |distance: State| {
-            let rounds = figures.rounds_at(distance);
+            let rounds = Rounds { at: Some(distance), ..figures.rounds() };
             let figure = self.figure(rounds).filter(|_| self.rounds(rounds) >= ROUNDS_MIN);
             figure.map_or("—".to_owned(), told)
         };
@@ -138,20 +137,13 @@ impl Requirement {
             Basis::Less => rounds.difference(*first, *others.first()?),
             Basis::OverHighest => ratios.min_by(|a, b| a.value.total_cmp(&b.value)),
             Basis::OverLowest => ratios.max_by(|a, b| a.value.total_cmp(&b.value)),
-            Basis::Worst => {
-                let figures = self.series.iter().map(|series| rounds.figure(*series));
-                let worst = figures
-                    .collect::<Option<Vec<_>>>()?
-                    .into_iter()
-                    .max_by(|a, b| a.high.total_cmp(&b.high))?;
-                Some(Figure { value: worst.high, ..worst })
-            }
+            Basis::Worst => rounds.figure(*first).map(|figure| Figure { value: figure.high, ..figure }),
         }
     }
 
     /// The rounds of the series that has fewest. The fullest of several others counts.
     fn rounds(&self, rounds: Rounds) -> usize {
-        let counts: Vec<usize> = self.series.iter().map(|series| rounds.count(*series)).collect();
+        let counts: Vec<usize> = self.series.iter().map(|series| rounds.values(*series).len()).collect();
         match self.basis {
             Basis::OverHighest | Basis::OverLowest => {
                 counts[0].min(counts[1..].iter().copied().max().unwrap_or(0))

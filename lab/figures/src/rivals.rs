@@ -8,12 +8,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use bywire_command::provider;
 use bywire_measure::pin;
-use bywire_measure::plan::End;
-use bywire_results::cell::Unit;
 
-use crate::contestant::{Contestant, SHORT_BYTES, Samples};
-use crate::figures::Metric;
-use crate::process::{Place, find};
+use crate::contestant::{Contestant, Metric, SHORT_BYTES, Samples, Unit};
+use crate::process::{End, Place, find, positive};
 
 /// Programs such as UCX look for interfaces in `/sys`, which shows those of the namespace that it was mounted in.
 fn own_sys(place: &Place) -> &'static str {
@@ -70,13 +67,10 @@ fn ucx_column(printed: &str, name: &str) -> Result<f64> {
     let column = names.iter().position(|known| *known == name);
     let column = column.with_context(|| format!("ucx_perftest prints no column {name}"))?;
     let lines = printed.lines().rev().take_while(|line| !is_heading(line));
-    let mut rows = lines.filter_map(|line| {
-        let values: Option<Vec<f64>> = line.split(',').map(|field| field.trim().parse().ok()).collect();
-        values.filter(|values| values.len() == names.len())
-    });
-    let value = rows.next().context("ucx_perftest prints no figures")?[column];
-    ensure!(value.is_finite() && value > 0.0, "ucx_perftest says {value} for {name}");
-    Ok(value)
+    let mut rows = lines.map(|line| line.split(',').collect::<Vec<_>>());
+    let row = rows
+        .find(|row| row.len() == names.len() && row.iter().all(|field| field.trim().parse::<f64>().is_ok()));
+    positive(row.map(|row| row[column]), "ucx_perftest prints no figures")
 }
 
 /// A ping-pong over reliable datagrams of libfabric's provider `name`, or of Bywire's: the mean half-RTT in ns. There is no median.
@@ -100,8 +94,8 @@ fn us_per_transfer(printed: &str) -> Result<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("bytes"));
     let mut words = || Some(lines.next()?.split_whitespace().collect::<Vec<_>>());
     let column = words().and_then(|heading| heading.iter().position(|name| *name == "usec/xfer"));
-    let value = words().zip(column).and_then(|(row, column)| row.get(column)?.parse().ok());
-    value.filter(|us| *us > 0.0).context("fi_pingpong prints no figures that are known here")
+    let value = words().zip(column).and_then(|(row, column)| row.get(column).copied());
+    positive(value, "fi_pingpong prints no figures that are known here")
 }
 
 /// The choices of a plain user of one machine: shared memory between the ranks.
@@ -153,7 +147,7 @@ fn mpirun(options: &str) -> Command {
     command
 }
 
-/// What a job prints.
+/// Returns the output of a job.
 fn job_output(job: &mut Command) -> Result<String> {
     let output = job.stdin(Stdio::null()).output().context("cannot start mpirun")?;
     let said = String::from_utf8_lossy(&output.stderr);

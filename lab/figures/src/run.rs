@@ -80,10 +80,12 @@ impl Arguments {
     }
 }
 
-/// Every twentieth of the whole as a line on standard error.
-struct Lines {
-    started: Instant,
-    told: u32,
+/// Every twentieth of the whole as a line on standard error, and whatever cannot be measured.
+pub struct Lines {
+    /// The beginning.
+    pub started: Instant,
+    /// The last twentieth that has its line.
+    pub told: u32,
 }
 
 impl Progress for Lines {
@@ -104,7 +106,9 @@ impl Progress for Lines {
     fn measured(&mut self, _cell: &Cell) {}
 
     fn absent(&mut self, absence: &Absence) {
-        eprintln!("{}: {}", absence.level, absence.reason);
+        let names = [Some(&absence.level), absence.test.as_ref()];
+        let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
+        eprintln!("{}: {}", names.join(" "), absence.reason);
     }
 }
 

@@ -17,16 +17,13 @@ use crate::process::{self, Place, find};
 
 /// The interface that programs see.
 const INTERFACE: &str = "by0";
-
 /// The MTU below the tunnels of one machine: longer than their frames, so that none is fragmented twice.
 const LONG_WIRE_MTU_BYTES: u32 = 9200;
 /// The MTU of a wire between machines.
 pub const WIRE_MTU_BYTES: u32 = 1500;
 const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 77, 1), Ipv4Addr::new(192, 168, 77, 2)];
-
 /// The UDP port of those that are told one.
 const PORT: u16 = 4242;
-
 /// A daemon that has not made its interface within this time is killed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -80,7 +77,6 @@ pub const RIVALS_BETWEEN_MACHINES: [Rival; 9] = [
 
 const WG: Program = ("wg", "wireguard-tools");
 const OPENVPN_PROGRAM: Program = ("openvpn", "openvpn");
-
 const VXLAN: Rival = rival("kernel VXLAN", 1450, &[], vxlan);
 const OPENVPN: Rival = rival("OpenVPN tap", 1430, &[OPENVPN_PROGRAM], openvpn);
 const TINC: Rival = rival("tinc", 1400, &[("tincd", "tinc")], tinc);
@@ -147,7 +143,7 @@ impl Pair<'_> {
         process::start(command.stdin(Stdio::piped()).current_dir(self.directory))
     }
 
-    /// What a line prints by a shell in the directory, in the namespace of a side or outside.
+    /// Runs a line by a shell in the directory, in the namespace of a side or outside. Returns its output.
     fn printed(&self, own: Option<usize>, line: &str) -> Result<String> {
         let mut command = Command::new("sh");
         own.map_or(Ok(()), |own| self.sides[own].namespace.enter(&mut command))?;

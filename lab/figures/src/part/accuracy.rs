@@ -8,7 +8,7 @@ use clap::Parser;
 
 use crate::contestant::{Contest, Contestant};
 use crate::ethernet::{Join, iperf3_stream, joined, sockperf};
-use crate::figures::{Figures, value};
+use crate::figures::Figures;
 use crate::page;
 use crate::process::Place;
 use crate::run::Arguments;
@@ -27,15 +27,14 @@ pub struct Accuracy {
 }
 
 const MTU_BYTES: u32 = 9000;
-
-/// What both choose where the system's own choice is not to matter: every Linux has it and lets everyone choose it.
+/// Congestion control that both choose if the system's own is not to matter: every Linux has it and lets everyone choose it.
 const CONGESTION: &str = "reno";
 
 /// One of the two programs' streams.
 enum Stream {
     /// The laboratory's with these options.
     Laboratory(&'static str),
-    /// The same, but the connection's first second is left out.
+    /// That stream without its connection's first second.
     Settled(&'static str),
     /// iperf3's, by options of its client besides a block of 128 KiB and a second that is left out.
     Iperf3(&'static str),
@@ -171,12 +170,8 @@ pub fn page(ways: &[Way], knobs: bool, figures: &Figures) -> String {
             ["over", "what is compared", "laboratory", "iperf3", "ratio"],
         ),
     };
-    let compared = |place: &str, about: &str, [own, other]: [&str; 2]| {
-        let names = [own, other].map(|name| format!("{name} {place}"));
-        let [own, other] = names.each_ref().map(|name| value(name));
-        let ratio = figures.rounds().ratio(own, other).map(|_| page::ratio(figures, own, other));
-        let told = |series| page::told(figures, series);
-        vec![place.to_owned(), about.to_owned(), told(own), told(other), ratio.unwrap_or_default()]
+    let compared = |place: &str, about: &str, names: [&str; 2]| {
+        page::versus(figures, &[place, about], names.map(|name| format!("{name} {place}")))
     };
     let streams = ways.iter().flat_map(|(place, _)| {
         rows(knobs).iter().map(move |(own, other, about)| compared(place, about, [own, other]))

@@ -2,22 +2,21 @@
 //! deliberate slowdown, and counts how often a comparison of neighbours is right.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, Verdict};
 use bywire_command::exit_status;
-use bywire_measure::bench::{self, Progress};
-use bywire_measure::interrupt;
 use bywire_measure::measure::Request;
 use bywire_measure::preset::Preset;
-use bywire_results::cell::{Absence, Cell};
+use bywire_measure::{bench, interrupt};
 use bywire_results::store;
 use clap::Parser;
 
 use crate::contestant::request;
 use crate::page::table;
+use crate::run::Lines;
 
 /// Sessions that are joined to one side where sessions taken in turn are compared.
 const JOINED: usize = 5;
@@ -25,7 +24,7 @@ const JOINED: usize = 5;
 /// How often a comparison tells the truth, as a Markdown table
 #[derive(Parser)]
 pub struct Gate {
-    /// Where sessions are kept; those that it holds already are counted in
+    /// Directory of the sessions; those that it holds already are counted in
     #[arg(long, value_name = "DIRECTORY")]
     output: PathBuf,
     /// Sessions of each kind to take: as they are, once more, and slowed down
@@ -84,7 +83,9 @@ impl Gate {
         });
         let groups = requests.into_iter().collect::<Result<_>>()?;
         let preset = Preset { name: "gate", ceilings: Vec::new(), groups, absent: Vec::new() };
-        bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut Quiet)?;
+        // No line about what is done.
+        let mut lines = Lines { started: Instant::now(), told: u32::MAX };
+        bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut lines)?;
         Ok(())
     }
 }
@@ -135,18 +136,6 @@ fn page(directory: &Path, slowdown: u32) -> Result<String> {
         }
     }
     Ok(table(1, ["comparison", "of", "no difference", "worse", "cells that are worse"], rows))
-}
-
-/// Says nothing but what cannot be measured.
-struct Quiet;
-
-impl Progress for Quiet {
-    fn begins(&mut self, _cells: usize, _total: Duration) {}
-    fn advanced(&mut self, _done: Duration, _total: Duration) {}
-    fn measured(&mut self, _cell: &Cell) {}
-    fn absent(&mut self, absence: &Absence) {
-        eprintln!("not measured: {} {:?}: {}", absence.level, absence.test, absence.reason);
-    }
 }
 
 #[cfg(test)]

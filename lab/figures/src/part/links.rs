@@ -7,7 +7,7 @@ use bywire_results::cell::{Block, Unit};
 use crate::bare_udp::{self, What};
 use crate::contestant::{Contest, Contestant, mean_block, request};
 use crate::figures::{Figures, value};
-use crate::ports::{What as Nodes, between_nodes};
+use crate::ports::{self, Measure};
 use crate::process::Place;
 use crate::requirement::Part;
 use crate::rivals::{libfabric_latency, ucx_latency, ucx_stream};
@@ -17,18 +17,12 @@ pub const PART: Part = Part { name: "links", contestants, added: layers };
 
 /// Two streams take this long until their windows have settled.
 const SHARE_SECONDS: f64 = 3.0;
-
 /// About as many as rivals do that count instead of looking at the clock.
 const PING_PONGS_PER_SECOND: f64 = 50_000.0;
 const MIB_PER_SECOND: f64 = 2_500.0;
-
 const CUBIC: &str = "tcp stream --size 1MiB --between namespaces --congestion cubic";
-
-/// Superframes of 64 KiB would be lost whole.
-const LOSSY: &str = "--loss 1 --segmentation off";
-
-/// Measured both plain and encrypted between two nodes.
-const EITHER: [(&str, &str); 8] = [
+/// Measured both plain and encrypted between two nodes. Superframes of 64 KiB would be lost whole.
+const EITHER: [(&str, &str); 10] = [
     ("latency", "latency --size 8 --spin"),
     ("sleeping", "latency --size 8 --no-spin"),
     ("long", "stream --size 1MiB"),
@@ -37,15 +31,17 @@ const EITHER: [(&str, &str); 8] = [
     ("short", "stream --size 64"),
     ("overhead", "overhead --size 8"),
     ("interleaved", "interleave --size 8 --spin"),
+    ("lossy latency", "latency --size 8 --spin --loss 1 --segmentation off"),
+    ("lossy long", "stream --size 1MiB --loss 1 --segmentation off"),
 ];
 
-const NODES: [(&str, Nodes); 6] = [
-    ("connect", Nodes::Connect),
-    ("death", Nodes::Death),
-    ("outage", Nodes::Outage),
-    ("idle", Nodes::Idle),
-    ("local alone", Nodes::Local(0)),
-    ("local beside", Nodes::BESIDE),
+const NODES: [(&str, Measure); 6] = [
+    ("connect", ports::connect),
+    ("death", ports::death),
+    ("outage", ports::outage),
+    ("idle", ports::idle_connections),
+    ("local alone", ports::local_alone),
+    ("local beside", ports::local_beside),
 ];
 
 const BARE: [(&str, What, bool); 6] = [
@@ -75,22 +71,16 @@ fn contestants(pair_seconds: f64) -> Contest {
     let nodes = |security: &str, words: &str| {
         format!("msg {words} --link udp --security {security} --between namespaces")
     };
-    let mut requests = vec![
-        ("latency udp".to_owned(), "udp latency --size 8 --between namespaces --spin".to_owned()),
-        ("sleeping udp".to_owned(), "udp latency --size 8 --between namespaces --no-spin".to_owned()),
-        ("long tcp".to_owned(), CUBIC.to_owned()),
-        ("lossy long tcp".to_owned(), format!("{CUBIC} {LOSSY}")),
-        ("long encrypted 9000".to_owned(), nodes("encrypted", "stream --size 1MiB --mtu 9000")),
-    ];
+    let mut add = |name: &str, words: &str| contest.add(name, Contestant::laboratory(words, pair_seconds));
+    add("latency udp", "udp latency --size 8 --between namespaces --spin");
+    add("sleeping udp", "udp latency --size 8 --between namespaces --no-spin");
+    add("long tcp", CUBIC);
+    add("lossy long tcp", &format!("{CUBIC} --loss 1 --segmentation off"));
+    add("long encrypted 9000", &nodes("encrypted", "stream --size 1MiB --mtu 9000"));
     for security in ["plain", "encrypted"] {
-        let either = EITHER.map(|(what, words)| (format!("{what} {security}"), nodes(security, words)));
-        let lossy = [EITHER[0], EITHER[2]].map(|(what, words)| {
-            (format!("lossy {what} {security}"), nodes(security, &format!("{words} {LOSSY}")))
-        });
-        requests.extend(either.into_iter().chain(lossy));
-    }
-    for (name, words) in requests {
-        contest.add(name, Contestant::laboratory(&words, pair_seconds));
+        for (what, words) in EITHER {
+            add(&format!("{what} {security}"), &nodes(security, words));
+        }
     }
     let mut topology = Topology::default();
     let seconds = pair_seconds.max(SHARE_SECONDS);
@@ -99,8 +89,8 @@ fn contestants(pair_seconds: f64) -> Contest {
     for (name, words) in streams.into_iter().chain([("tcp", CUBIC.to_owned())]) {
         contest.add(format!("share {name}"), sharing(&mut topology, [&words, CUBIC], seconds));
     }
-    for (name, what) in NODES {
-        contest.add(name, Ok(between_nodes(what, pair_seconds)));
+    for (name, measure) in NODES {
+        contest.add(name, Ok(ports::between_nodes(measure, pair_seconds)));
     }
     add_on_wire(&mut contest, &Place::wire(), pair_seconds);
     contest

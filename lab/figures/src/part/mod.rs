@@ -1,13 +1,11 @@
 //! The parts of `./x figures`.
 
 mod accuracy;
-mod bare;
-mod bare_ring;
-mod connection;
 mod ethernet;
 mod ethernet_between;
 mod gate;
 mod links;
+mod loops;
 mod messages;
 mod mpi;
 mod rivals;
@@ -37,9 +35,9 @@ struct Plain {
 pub fn run(words: &[String]) -> Result<()> {
     match words.first().map_or("", String::as_str) {
         "accuracy" => accuracy::Accuracy::parse_from(words).run(),
-        "bare" => bare::Bare::parse_from(words).run(),
-        "bare-ring" => bare_ring::BareRing::parse_from(words).run(),
-        "connection" => connection::run(),
+        "bare" => loops::Bare::parse_from(words).run(),
+        "bare-ring" => loops::BareRing::parse_from(words).run(),
+        "connection" => loops::connection(),
         "gate" => gate::Gate::parse_from(words).run(),
         "rivals" => Plain::parse_from(words).arguments.run("rivals", rivals::contestants, rivals::page),
         "web" => web::Web::parse_from(words).run(),

@@ -1,9 +1,8 @@
 //! Sockets over the fabric, each figure beside plain TCP.
 
-use crate::application::{Mode, nginx, postgresql, redis};
+use crate::application::{Mode, nginx, postgresql, redis, resident};
 use crate::contestant::{Contest, Contestant};
 use crate::requirement::Part;
-use crate::resident;
 
 pub const PART: Part = Part { name: "sockets", contestants, added: |_| CORES.to_owned() };
 
@@ -35,6 +34,6 @@ fn contestants(pair_seconds: f64) -> Contest {
         contest.add(format!("four clients {name}"), Ok(redis(mode, 4, 1)));
     }
     contest.add("redis half", Ok(redis(Mode::Half, 1, 50)));
-    contest.add("resident", Ok(resident::contestant()));
+    contest.add("resident", Ok(resident()));
     contest
 }

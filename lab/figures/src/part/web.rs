@@ -10,21 +10,18 @@ use bywire_measure::process::Setting;
 use bywire_measure::web::{Load, Plan, ServerGuard};
 use bywire_measure::workload::block_loop::histogram;
 use bywire_measure::{pin, size};
-use bywire_results::cell::Unit;
 use clap::Parser;
 
 use crate::application::requests_per_second;
-use crate::contestant::{Contest, Contestant, request};
-use crate::figures::{Figures, value};
+use crate::contestant::{Contest, Contestant, Unit, request};
+use crate::figures::Figures;
 use crate::page;
 use crate::process::find;
 use crate::run::Arguments;
 
 /// The first document of every plan.
 const PATH: &str = "/000000";
-
 const SERVERS: [&str; 2] = ["nginx", "apache"];
-
 /// Lengths of the file, in bytes.
 const SIZES: [u64; 4] = [64, 1 << 10, 16 << 10, 256 << 10];
 
@@ -119,10 +116,7 @@ impl Asked {
 pub fn page(figures: &Figures) -> String {
     let rows = files().map(|(name, bytes)| {
         let file = size::show(bytes);
-        let names = ["ours", "wrk"].map(|whose| format!("{whose} {name} {file}"));
-        let [ours, theirs] = names.each_ref().map(|name| value(name));
-        let told = |series| page::told(figures, series);
-        vec![name.to_owned(), file, told(ours), told(theirs), page::ratio(figures, ours, theirs)]
+        page::versus(figures, &[name, &file], ["ours", "wrk"].map(|whose| format!("{whose} {name} {file}")))
     });
     let titles = ["server", "file", "requests per second", "wrk", "ours over wrk"];
     format!("{}\n{}", page::machine(figures), page::table(2, titles, rows))
