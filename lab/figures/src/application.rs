@@ -147,7 +147,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
         true => format!("redis-benchmark {words}"),
         false => format!("{clients} × redis-benchmark {words}, ends not pinned"),
     };
-    Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
+    Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
@@ -165,7 +165,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
 pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     let words = "-t 1 -c 16 -d 1s";
     let close = if keeps { "" } else { " -H 'Connection: close'" };
-    Contestant::of_value(format!("wrk {words}{close}"), Unit::TransactionsPerSecond, move || {
+    Contestant::of_value(&format!("wrk {words}{close}"), Unit::TransactionsPerSecond, move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -286,25 +286,24 @@ pub fn resident() -> Contestant {
     let command = format!(
         "./x figures sockets ({RESIDENT_CONNECTIONS} connections after {RESIDENT_ROUNDS} bytes each mode)"
     );
-    Contestant::of_value(command, Unit::Bytes, take)
+    Contestant::of_value(&command, Unit::Bytes, take)
 }
 
 /// The end that connects to a port, or the one that listens, prints its port and echoes. Either prints when it is idle.
 pub fn play_resident(server: Option<&str>) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).context("too few descriptors")?;
-    let mut connect: Box<dyn FnMut() -> Result<TcpStream>> = match server {
+    let peers = match server {
         Some(port) => {
             let address = ("127.0.0.1", port.parse::<u16>()?);
-            Box::new(move || Ok(TcpStream::connect(address)?))
+            (0..RESIDENT_CONNECTIONS).map(|_| TcpStream::connect(address)).collect::<Result<Vec<_>, _>>()?
         }
         None => {
             let listener = TcpListener::bind("127.0.0.1:0")?;
             println!("{}", listener.local_addr()?.port());
-            Box::new(move || Ok(listener.accept()?.0))
+            listener.incoming().take(RESIDENT_CONNECTIONS).collect::<Result<_, _>>()?
         }
     };
-    let peers = (0..RESIDENT_CONNECTIONS).map(|_| connect()).collect::<Result<Vec<_>>>()?;
     for _ in 0..RESIDENT_ROUNDS {
         if server.is_some() {
             peers.iter().try_for_each(|mut peer| peer.write_all(&[1]))?;

@@ -49,9 +49,9 @@ pub struct Contestant {
 /// The source of a contestant's pairs.
 enum Work {
     /// A request whose pairs share namespaces.
-    Kept(Measurement),
+    Kept(Box<Measurement>),
     /// A request in namespaces of its own each time.
-    Apart(Apart),
+    Apart(Box<Apart>),
     /// A rival, a bare loop, or anything else that no level measures.
     Adapter {
         unit: Unit,
@@ -91,7 +91,7 @@ impl Contestant {
     /// stream of short messages [`Metric::Messages`].
     pub fn laboratory(words: &str, pair_seconds: f64) -> Result<Self> {
         Self::requested(words, pair_seconds, 1, |request, topology| {
-            Ok(Work::Kept(Measurement::prepare(request, topology)?))
+            Ok(Work::Kept(Box::new(Measurement::prepare(request, topology)?)))
         })
     }
 
@@ -112,7 +112,7 @@ impl Contestant {
 
     fn apart(words: &str, pair_seconds: f64, pairs: u32, settles: bool) -> Result<Self> {
         Self::requested(words, pair_seconds, pairs, move |request, _| {
-            Ok(Work::Apart(Apart { request, pairs, settles, merged: None }))
+            Ok(Work::Apart(Box::new(Apart { request, pairs, settles, merged: None })))
         })
     }
 
@@ -130,21 +130,13 @@ impl Contestant {
     }
 
     /// Anything else: `take` takes a pair. `unit` is that of [`Metric::Value`].
-    pub fn adapter(
-        command: impl Into<String>,
-        unit: Unit,
-        take: impl FnMut() -> Result<Samples> + 'static,
-    ) -> Self {
+    pub fn adapter<F: FnMut() -> Result<Samples> + 'static>(command: &str, unit: Unit, take: F) -> Self {
         let work = Work::Adapter { unit, take: Box::new(take), blocks: BTreeMap::new(), moments: Vec::new() };
-        Self { command: command.into(), expected: PAIR, prepare: Box::new(|_| Ok(work)) }
+        Self { command: command.to_owned(), expected: PAIR, prepare: Box::new(|_| Ok(work)) }
     }
 
     /// An adapter with a single figure.
-    pub fn of_value(
-        command: impl Into<String>,
-        unit: Unit,
-        mut take: impl FnMut() -> Result<f64> + 'static,
-    ) -> Self {
+    pub fn of_value<F: FnMut() -> Result<f64> + 'static>(command: &str, unit: Unit, mut take: F) -> Self {
         Self::adapter(command, unit, move || Ok(vec![(Metric::Value, take()?)]))
     }
 }

@@ -148,7 +148,7 @@ pub fn idle(join: Join) -> Contestant {
         process::cpu_ns_per_second(WATCH, || Ok(1e9 * cpu::processes_seconds(place.carriers())))
     };
     let command = format!("bywire eth up, without traffic, watched for {} s", WATCH.as_secs());
-    Contestant::of_value(command, Unit::NanosecondsPerSecond, take)
+    Contestant::of_value(&command, Unit::NanosecondsPerSecond, take)
 }
 
 /// Has a kernel send no router solicitations, which IPv6 repeats forever where nobody answers: they are traffic, and
@@ -168,7 +168,7 @@ fn rival(
     join: Join,
     measure: impl Fn(&Place) -> Result<Samples> + 'static,
 ) -> Contestant {
-    Contestant::adapter(command, unit, move || {
+    Contestant::adapter(&command, unit, move || {
         process::find(program, program)?;
         measure(&join()?)
     })

@@ -1,7 +1,7 @@
-//! The figures of docs/performance.md. A [`contestant`] is measured: a request to the laboratory, or an adapter of another program
+//! The figures of docs/performance.md. A `contestant` is measured: a request to the laboratory, or an adapter of another program
 //! or a bare loop. A session of the laboratory takes fresh pairs of everything in turn, so that what is compared ran side by side.
-//! [`figures`] reads medians, ratios and their spread of it, and [`requirement`] sets them against what is required. Each of the
-//! [`part`]s makes a page.
+//! `figures` reads medians, ratios and their spread of it, and `page` sets them against what is required. Each of the
+//! `part`s makes a page.
 
 mod application;
 mod bare_copy;
@@ -15,7 +15,6 @@ mod part;
 mod ports;
 mod process;
 mod quic;
-mod requirement;
 mod rivals;
 mod run;
 mod tunnel;

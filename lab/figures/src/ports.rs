@@ -27,8 +27,6 @@ const KILLS: u32 = 5;
 const OUTAGE: Duration = Duration::from_secs(5);
 /// An answer that takes this long was delayed by the outage.
 const GAP: Duration = Duration::from_secs(1);
-/// Idle peers on another machine beside a local one.
-const IDLE_PEERS: usize = 8;
 /// Peers of the idle port on one machine, as in the other measurements.
 const LOCAL_PEERS: usize = 16;
 /// The time that the idle port is watched.
@@ -116,17 +114,8 @@ pub fn idle_connections(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     Ok(vec![(Metric::Memory, memory_bytes), (Metric::Cpu, ns_per_second)])
 }
 
-/// Nanoseconds of the half-RTT between two processes of one node.
-pub fn local_alone(nodes: &FabricPair, seconds: f64) -> Result<Samples> {
-    local(nodes, 0, seconds)
-}
-
-/// The half-RTT with idle peers on the other node.
-pub fn local_beside(nodes: &FabricPair, seconds: f64) -> Result<Samples> {
-    local(nodes, IDLE_PEERS, seconds)
-}
-
-fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<Samples> {
+/// Nanoseconds of the half-RTT between two processes of one node, with so many idle peers on the other one.
+pub fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<Samples> {
     let _far = start(nodes, End::Target, &["echo"])?.ready()?;
     let start = |role: &str, end: End| {
         let words = [peers.to_string(), process::core(end).to_string(), seconds.to_string()];
@@ -140,7 +129,7 @@ fn local(nodes: &FabricPair, peers: usize, seconds: f64) -> Result<Samples> {
 /// never below 0.
 pub fn local_death(polls: bool) -> Contestant {
     let command = format!("./x figures messages ({KILLS} kills a round, the slowest counts)");
-    Contestant::of_value(command, Unit::Nanoseconds, move || {
+    Contestant::of_value(&command, Unit::Nanoseconds, move || {
         let directory = tempfile::tempdir()?;
         let mut observer = open_in(directory.path(), Some("observer"))?;
         let mut slowest_ns = 0;
@@ -174,7 +163,7 @@ fn await_event(port: &mut Port, polls: bool, wanted: impl Fn(&Event) -> bool) ->
 pub fn local_idle() -> Contestant {
     let seconds = LOCAL_WATCH.as_secs();
     let command = format!("./x figures messages (a port with {LOCAL_PEERS} peers in `wait` for {seconds} s)");
-    Contestant::of_value(command, Unit::NanosecondsPerSecond, || {
+    Contestant::of_value(&command, Unit::NanosecondsPerSecond, || {
         let directory = tempfile::tempdir()?;
         let idler = start_here(directory.path(), "local-idle")?.ready()?;
         std::thread::sleep(SETTLE);

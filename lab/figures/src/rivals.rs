@@ -48,7 +48,7 @@ fn ucx(
     let words = format!("-t {test} -s {size_bytes} -n {iterations} -w {} -v", iterations / 10);
     let command = format!("UCX_TLS={transports} ucx_perftest HOST {words}");
     let place = place.clone();
-    Ok(Contestant::adapter(command, unit, move || {
+    Ok(Contestant::adapter(&command, unit, move || {
         // Somebody could take the port in between; then this pair fails and says so.
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let prefix = format!("{} env UCX_TLS={transports} UCX_LOG_LEVEL=error", own_sys(&place));
@@ -82,7 +82,7 @@ pub fn libfabric_latency(name: &str, place: &Place, size_bytes: u64, iterations:
     };
     let words = format!("-p {name} -e rdm -I {iterations} -S {size_bytes}");
     let place = place.clone();
-    Ok(Contestant::of_value(format!("fi_pingpong {words} HOST"), Unit::Nanoseconds, move || {
+    Ok(Contestant::of_value(&format!("fi_pingpong {words} HOST"), Unit::Nanoseconds, move || {
         let client = format!("{words} {}", place.address(End::Target));
         let printed = place.converse(&prefix, "fi_pingpong", [&words, &client])?;
         Ok(1e3 * us_per_transfer(&printed)?)
@@ -109,7 +109,7 @@ pub fn open_mpi() -> Result<Contestant> {
     build(directory.path(), "ping_pong", include_str!("ping_pong.c"))?;
     let (source, target) = pin::two_cores();
     let command = format!("mpirun -np 2 {MPIRUN} ping_pong {source} {target}");
-    Ok(Contestant::adapter(command, Unit::Nanoseconds, move || {
+    Ok(Contestant::adapter(&command, Unit::Nanoseconds, move || {
         let mut command = mpirun(&format!("-np 2 {MPIRUN}"));
         command.arg(directory.path().join("ping_pong"));
         mpi_samples(&job_output(command.args([source, target].map(|core| core.to_string())))?)
@@ -126,7 +126,7 @@ pub fn quiet_connections() -> Result<Contestant> {
     build(directory.path(), "quiet_connections", include_str!("quiet_connections.c"))?;
     let provider = provider::directory()?;
     let command = format!("mpirun -np {QUIET_RANKS} quiet_connections DIRECTORY");
-    Ok(Contestant::of_value(command, Unit::Bytes, move || {
+    Ok(Contestant::of_value(&command, Unit::Bytes, move || {
         // One of its own for each job.
         let files = tempfile::tempdir_in(&directory)?;
         let mut command = mpirun(&format!("-np {QUIET_RANKS} --oversubscribe --bind-to none"));

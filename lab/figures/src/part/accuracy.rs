@@ -151,21 +151,21 @@ pub fn contestants(ways: &[Way], knobs: bool, pair_seconds: f64) -> Contest {
 
 /// One of the two tables, with everything behind it.
 pub fn page(ways: &[Way], knobs: bool, figures: &Figures) -> String {
+    let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    let system = system.map_or_else(|_| "not known".to_owned(), |name| name.trim().to_owned());
     let (about, titles) = match knobs {
         true => (
             format!(
                 "One TCP connection: what a difference is worth by itself. Where nothing else is said both programs send 128 KiB at a \
                  time, neither write nor read what is sent, ask before each call whether it would wait, leave Nagle's algorithm off and the connection's first second out, \
-                 and have {CONGESTION} for congestion control; the system's own is {}.",
-                system_congestion()
+                 and have {CONGESTION} for congestion control; the system's own is {system}."
             ),
             ["over", "what is different", "rate with it", "without it", "ratio"],
         ),
         false => (
             format!(
-                "One TCP connection, by rate; the ratio is the laboratory's over iperf3's. Congestion control: {} where each is as it \
-                 comes and where the system chooses, else {CONGESTION}.",
-                system_congestion()
+                "One TCP connection, by rate; the ratio is the laboratory's over iperf3's. Congestion control: {system} where each is as it \
+                 comes and where the system chooses, else {CONGESTION}."
             ),
             ["over", "what is compared", "laboratory", "iperf3", "ratio"],
         ),
@@ -185,12 +185,6 @@ pub fn page(ways: &[Way], knobs: bool, figures: &Figures) -> String {
         body += &page::table(2, titles, rows);
     }
     page::page(figures, &body)
-}
-
-/// The kernel's default for a connection.
-fn system_congestion() -> String {
-    let found = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-    found.map_or_else(|_| "not known".to_owned(), |name| name.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use bywire_measure::ethernet::{FrameLink, Link};
 
 use crate::contestant::{Contest, Contestant};
+use crate::ethernet;
 use crate::ethernet::{LONG_DATAGRAMS, idle, iperf3_datagrams, iperf3_stream, joined, sockperf};
 use crate::figures::{Figures, Metric, by, value};
-use crate::requirement::Part;
+use crate::page::{self, Part};
 use crate::tunnel::RIVALS;
-use crate::{ethernet, page};
 
 pub const PART: Part = Part { name: "ethernet", contestants, added };
 

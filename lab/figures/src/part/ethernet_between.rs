@@ -8,8 +8,7 @@ use bywire_results::message_link::Security;
 use crate::contestant::{Contest, Contestant};
 use crate::ethernet::{Join, SHORT_DATAGRAMS, costed_stream, iperf3_datagrams, joined, reused, sockperf};
 use crate::figures::{Figures, Metric, by};
-use crate::page;
-use crate::requirement::Part;
+use crate::page::{self, Part};
 use crate::tunnel::{RIVALS_BETWEEN_MACHINES, WIRE_MTU_BYTES};
 
 pub const PART: Part = Part { name: "ethernet-between", contestants, added };
@@ -117,7 +116,7 @@ fn everybody(figures: &Figures) -> String {
 mod tests {
     use super::*;
     use crate::figures::value;
-    use crate::requirement::requirements;
+    use crate::page::requirements;
 
     #[test]
     fn each_rival_in_user_space_is_compared_with_ours() {

@@ -7,11 +7,11 @@ use bywire_results::cell::{Block, Unit};
 use crate::bare_udp::{self, What};
 use crate::contestant::{Contest, Contestant, mean_block, request};
 use crate::figures::{Figures, value};
+use crate::page::{self, Part};
 use crate::ports::{self, Measure};
 use crate::process::Place;
-use crate::requirement::Part;
+use crate::quic;
 use crate::rivals::{libfabric_latency, ucx_latency, ucx_stream};
-use crate::{page, quic};
 
 pub const PART: Part = Part { name: "links", contestants, added: layers };
 
@@ -40,8 +40,8 @@ const NODES: [(&str, Measure); 6] = [
     ("death", ports::death),
     ("outage", ports::outage),
     ("idle", ports::idle_connections),
-    ("local alone", ports::local_alone),
-    ("local beside", ports::local_beside),
+    ("local alone", |nodes, seconds| ports::local(nodes, 0, seconds)),
+    ("local beside", |nodes, seconds| ports::local(nodes, 8, seconds)),
 ];
 
 const BARE: [(&str, What, bool); 6] = [
@@ -123,7 +123,7 @@ fn sharing(topology: &mut Topology, words: [&str; 2], seconds: f64) -> Result<Co
     let command = requests.each_ref().map(Request::command).join(" beside ");
     let [first, second] = requests;
     let mut pair = [Measurement::prepare(first, topology)?, Measurement::prepare(second, topology)?];
-    Ok(Contestant::of_value(command, Unit::Share, move || {
+    Ok(Contestant::of_value(&command, Unit::Share, move || {
         let [first, second] = &mut pair;
         let rates = std::thread::scope(|scope| -> Result<[f64; 2]> {
             let beside = scope.spawn(|| mean_of_pair(second));

@@ -1,8 +1,8 @@
 //! Messages of one machine, each beside what it is set against.
 
 use crate::contestant::{Contest, Contestant};
+use crate::page::Part;
 use crate::process::Place;
-use crate::requirement::Part;
 use crate::rivals::ucx_latency;
 use crate::{bare_copy, bare_ring, ports};
 

@@ -17,7 +17,7 @@ use bywire_command::exit_status::Misuse;
 use clap::Parser;
 
 use crate::figures::Figures;
-use crate::requirement::{self, Part, requirements};
+use crate::page::{self, Part, requirements};
 use crate::run::Arguments;
 
 /// The parts with requirements.
@@ -46,7 +46,7 @@ pub fn run(words: &[String]) -> Result<()> {
             let part =
                 part.ok_or_else(|| Misuse(format!("there is no part {name:?}: see lab/figures/parts")))?;
             let requirements = requirements(name)?;
-            let page = |figures: &Figures| requirement::page(part, &requirements, figures);
+            let page = |figures: &Figures| page::required(part, &requirements, figures);
             Plain::parse_from(words).arguments.run(name, part.contestants, page)
         }
     }
@@ -118,6 +118,6 @@ mod tests {
     }
 
     fn page(part: &Part, figures: &Figures) -> String {
-        requirement::page(part, &requirements(part.name).unwrap(), figures)
+        page::required(part, &requirements(part.name).unwrap(), figures)
     }
 }

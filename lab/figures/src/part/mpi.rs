@@ -1,8 +1,8 @@
 //! MPI programs over Bywire, in turn with the implementations' own ways.
 
 use crate::contestant::{Contest, Contestant};
+use crate::page::Part;
 use crate::process::Place;
-use crate::requirement::Part;
 use crate::rivals::{libfabric_latency, quiet_connections};
 
 pub const PART: Part = Part { name: "mpi", contestants, added: |_| String::new() };

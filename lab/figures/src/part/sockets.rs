@@ -2,7 +2,7 @@
 
 use crate::application::{Mode, nginx, postgresql, redis, resident};
 use crate::contestant::{Contest, Contestant};
-use crate::requirement::Part;
+use crate::page::Part;
 
 pub const PART: Part = Part { name: "sockets", contestants, added: |_| CORES.to_owned() };
 

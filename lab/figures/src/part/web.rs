@@ -61,7 +61,7 @@ fn contestants(seconds: u32, connections: u32) -> Contest {
         let mut add = |whose: &str, command: String, ask: fn(&Asked, u32, u32) -> Result<f64>| {
             let contestant = asked.as_ref().map_err(|error| anyhow!("{error:#}")).map(|asked| {
                 let asked = Rc::clone(asked);
-                Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
+                Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
                     ask(&asked, seconds, connections)
                 })
             });

@@ -1,5 +1,0 @@
-//! Measures a part of the figures of docs/performance.md: `bywire-figures PART [OPTIONS]`.
-
-fn main() -> std::process::ExitCode {
-    bywire_figures::main()
-}
