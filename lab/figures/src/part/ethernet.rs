@@ -5,8 +5,7 @@ use std::rc::Rc;
 use bywire_measure::ethernet::{FrameLink, Link};
 
 use crate::contestant::{Contest, Contestant};
-use crate::ethernet;
-use crate::ethernet::{LONG_DATAGRAMS, idle, iperf3_datagrams, iperf3_stream, joined, sockperf};
+use crate::ethernet::{self, LONG_DATAGRAMS, idle, iperf3_datagrams, iperf3_stream, joined, sockperf};
 use crate::figures::{Figures, Metric, by, value};
 use crate::page::{self, Part};
 use crate::tunnel::RIVALS;
