@@ -1,64 +1,172 @@
-//! Servers of other projects under their own load generators, over plain TCP and carried.
+//! Programs with and without `bywire run`, with a pairing service and cores for each end; and servers of other projects under
+//! their own load generators.
 
 use std::cell::RefCell;
 use std::fs;
-use std::process::Command;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use bywire_results::cell::Unit;
-use rustix::process::geteuid;
+use anyhow::{Context, Result, bail, ensure};
+use bywire_measure::interrupt::Leader;
+use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::status;
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
-use crate::carried::{End, Mode, Testbed, find, port};
-use crate::contestant::Contestant;
+use crate::contestant::{Contestant, Unit};
+use crate::process::{self, End, PART, Player, find, positive, proportional_bytes};
 
+/// A program that runs longer is killed.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// PostgreSQL must accept connections within this time.
 const RECOVERY: Duration = Duration::from_secs(20);
-
 /// The user that PostgreSQL runs as if this is root.
-const NOBODY: &str = "65534";
+const NOBODY: u32 = 65_534;
+
+/// Which ends of the connections run under `bywire run`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Neither end.
+    Plain,
+    /// Both ends.
+    Carried,
+    /// Only the server.
+    Half,
+}
+
+/// The directory of both ends and, if an end is carried, its pairing service. The target is the server.
+pub struct Testbed {
+    mode: Mode,
+    launch: Launch,
+    service: Option<Child>,
+    directory: tempfile::TempDir,
+}
+
+impl Testbed {
+    /// With a fresh directory, which every user may enter.
+    pub fn new(mode: Mode) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777))?;
+        let launch = Launch::new(directory.path(), &launch::find_library()?)?;
+        let service = match mode {
+            Mode::Plain => None,
+            _ => Some(launch.start_service(Command::new(std::env::current_exe()?))?),
+        };
+        if service.is_some() {
+            // For servers that may not run as root: the service's socket, and the tokens of cores.
+            let tokens = directory.path().join("pairing.cores");
+            fs::write(&tokens, [])?;
+            for path in [launch.service(), &tokens] {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+            }
+        }
+        Ok(Self { mode, launch, service, directory })
+    }
+
+    /// A path in the directory.
+    fn place(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    /// A program as that end, on the end's own core if `pinned`.
+    pub fn command(&self, end: End, pinned: bool, line: &str) -> Result<Command> {
+        let mut command = process::command(None, pinned.then(|| process::core(end)), line)?;
+        if self.mode == Mode::Carried || (self.mode == Mode::Half && end == End::Target) {
+            self.launch.prepare(&mut command);
+        }
+        Ok(command)
+    }
+
+    /// Starts a server. It listens when this returns. Dropping it kills its whole process group, because workers outlive the process
+    /// that started them.
+    fn serve(&self, pinned: bool, line: &str, port: u16) -> Result<Leader> {
+        let mut server = process::start(&mut self.command(End::Target, pinned, line)?)?;
+        let started = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            ensure!(server.child.try_wait()?.is_none(), "`{line}` ended before it listened");
+            ensure!(started.elapsed() < TIMEOUT, "`{line}` does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Runs `clients` at the same time until they exit. Returns the sum of the rates in their output. All `connections` are to be
+    /// carried, if both ends are.
+    fn ask(
+        &self,
+        pinned: bool,
+        line: &str,
+        [clients, connections]: [u64; 2],
+        rate: fn(&str) -> Result<f64>,
+    ) -> Result<f64> {
+        let before = self.carried_ever()?;
+        let start = |_| process::start_piped(&mut self.command(End::Source, pinned, line)?);
+        let running = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
+        let rates = running.into_iter().map(|client| rate(&client.printed("a client", TIMEOUT)?));
+        let rates = rates.collect::<Result<Vec<_>>>()?;
+        let carried = self.carried_ever()? - before;
+        if self.mode == Mode::Carried && carried < connections {
+            let status = status::query(self.launch.service())?;
+            bail!("{carried} of {connections} connections were carried: {:?}", status.not_carried);
+        }
+        ensure!(self.mode == Mode::Carried || carried == 0, "{carried} connections were carried");
+        Ok(rates.iter().sum())
+    }
+
+    fn carried_ever(&self) -> Result<u64> {
+        match &self.service {
+            Some(_) => Ok(status::query(self.launch.service())?.carried_ever),
+            None => Ok(0),
+        }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        if let Some(service) = &mut self.service {
+            let _gone_already = service.kill();
+            let _gone = service.wait();
+        }
+    }
+}
+
+/// A port without a listener, outside the kernel's range for connecting sockets.
+fn port() -> Result<u16> {
+    let own = std::process::id() as u16 % 9000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..2000).map(|at| 21_000 + (own + at) % 11_000).find(free).context("no port is free")
+}
 
 /// Redis under `clients` load generators of `connections` connections each: GETs per second of all together.
-pub fn redis(mode: Mode, clients: usize, connections: u32) -> Contestant {
-    let requests = 100_000 / clients;
-    let words = format!("redis-benchmark -t get -c {connections} -n {requests} --csv");
-    let command = if clients > 1 { format!("{clients} × {words}, ends not pinned") } else { words };
-    contestant(&command, move || {
+pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
+    let words = format!("-t get -c {connections} -n {} --csv", 100_000 / clients);
+    let pinned = clients == 1;
+    let command = match pinned {
+        true => format!("redis-benchmark {words}"),
+        false => format!("{clients} × redis-benchmark {words}, ends not pinned"),
+    };
+    Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
-        let (server, benchmark) = (server.display().to_string(), benchmark.display().to_string());
-        let (testbed, port, pinned) = (Testbed::new(mode)?, port()?, clients == 1);
-        let port_word = port.to_string();
-        let words = [
-            &server,
-            "--port",
-            &port_word,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--dir",
-            &testbed.place(""),
-        ];
-        let _server = testbed.serve(testbed.command(End::Server, pinned, &words), port)?;
-        let (connections, requests) = (connections.to_string(), requests.to_string());
-        let ask = [&benchmark, "-p", &port_word, "-t", "get", "-c", &connections, "-n", &requests, "--csv"];
-        let commands = (0..clients).map(|_| testbed.command(End::Client, pinned, &ask)).collect();
-        let printed = testbed.ask(commands, connections.parse()?)?;
-        printed.iter().map(|printed| gets_per_second(printed)).sum()
+        let (testbed, port) = (Testbed::new(mode)?, port()?);
+        let directory = testbed.place("");
+        let serve =
+            format!("{server} --port {port} --bind 127.0.0.1 --save '' --appendonly no --dir '{directory}'");
+        let _server = testbed.serve(pinned, &serve, port)?;
+        let ask = format!("{benchmark} -p {port} {words}");
+        testbed.ask(pinned, &ask, [clients, connections], gets_per_second)
     })
 }
 
 /// nginx with one worker and a file of 1 KB under wrk with 16 connections: requests per second. Where connections are not
 /// kept, each serves one request.
 pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
-    let close: &[&str] = if keeps { &[] } else { &["-H", "Connection: close"] };
-    let command = format!("wrk -t 1 -c 16 -d 1s {}", close.join(" "));
-    contestant(command.trim(), move || {
+    let words = "-t 1 -c 16 -d 1s";
+    let close = if keeps { "" } else { " -H 'Connection: close'" };
+    Contestant::of_value(&format!("wrk {words}{close}"), Unit::TransactionsPerSecond, move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
-        let (nginx, wrk) = (nginx.display().to_string(), wrk.display().to_string());
         let (testbed, port) = (Testbed::new(mode)?, port()?);
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
         let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", testbed.place(kind))).concat();
@@ -75,128 +183,156 @@ pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
         );
         fs::write(testbed.place("configuration"), configuration)?;
         fs::write(testbed.place("file"), [b'x'; 1024])?;
-        let words = [nginx.as_str(), "-c", &testbed.place("configuration")];
-        let _server = testbed.serve(testbed.command(End::Server, true, &words), port)?;
-        let url = format!("http://127.0.0.1:{port}/file");
-        let ask = [&[wrk.as_str(), "-t", "1", "-c", "16", "-d", "1s"], close, &[url.as_str()]].concat();
+        let serve = format!("{nginx} -c '{}'", testbed.place("configuration"));
+        let _server = testbed.serve(true, &serve, port)?;
+        let ask = format!("{wrk} {words}{close} http://127.0.0.1:{port}/file");
         // A connection of one request ends before carrying it pays.
         let connections = if keeps { 16 } else { 0 };
-        let printed = testbed.ask(vec![testbed.command(End::Client, true, &ask)], connections)?;
-        requests_per_second(&printed[0])
+        testbed.ask(true, &ask, [1, connections], requests_per_second)
     })
 }
 
 /// PostgreSQL under `pgbench -S` over TCP with 4 clients: transactions per second.
 pub fn postgresql(mode: Mode) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
-    contestant("pgbench -S -n -c 4 -T 1 -h 127.0.0.1", move || {
-        let programs = ["postgres", "pgbench", "initdb"].map(|program| find(program, "postgresql"));
-        let [postgres, pgbench, initdb] = programs;
-        let programs = [postgres?, pgbench?, initdb?].map(|path| path.display().to_string());
-        let [postgres, pgbench, initdb] = &programs;
+    let command = "pgbench -S -n -c 4 -T 1 -h 127.0.0.1";
+    Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
+        let postgres = find("postgres", "postgresql")?;
+        let pgbench = find("pgbench", "postgresql")?;
         let (testbed, port) = (Testbed::new(mode)?, port()?);
-        let port_word = port.to_string();
         let is_new = cluster.borrow().is_none();
         if is_new {
-            *cluster.borrow_mut() = Some(make_cluster(initdb)?);
+            *cluster.borrow_mut() = Some(make_cluster()?);
         }
         let cluster = cluster.borrow();
-        let data = cluster.as_ref().context("just made")?.path().join("data").display().to_string();
-        let words = [
-            postgres,
-            "-D",
-            &data,
-            "-p",
-            &port_word,
-            "-h",
-            "127.0.0.1",
-            "-k",
-            &testbed.place(""),
-            "-c",
-            "fsync=off",
-        ];
-        let words = as_nobody(&words);
-        let _server = testbed.serve(testbed.command(End::Server, true, &words), port)?;
-        await_ready(&port_word)?;
-        let place = ["-h", "127.0.0.1", "-p", &port_word, "-U", "tester"];
-        let ask = |words: &[&str]| {
-            let words = [&[pgbench.as_str()], &place[..], words, &["postgres"]].concat();
-            testbed.command(End::Client, true, &as_nobody(&words))
+        let data = cluster.as_ref().context("just made")?.path().join("data");
+        let (data, sockets) = (data.display(), testbed.place(""));
+        let serve = format!("{postgres} -D '{data}' -p {port} -h 127.0.0.1 -k '{sockets}' -c fsync=off");
+        let _server = testbed.serve(true, &as_nobody(&serve), port)?;
+        await_ready(port)?;
+        let ask = |words: &str, connections: u64, rate: fn(&str) -> Result<f64>| {
+            let line = format!("{pgbench} -h 127.0.0.1 -p {port} -U tester {words} postgres");
+            testbed.ask(true, &as_nobody(&line), [1, connections], rate)
         };
         if is_new {
-            testbed.ask(vec![ask(&["-i", "-q", "-s", "1"])], 0)?;
+            ask("-i -q -s 1", 0, |_| Ok(0.0))?;
         }
-        let printed = testbed.ask(vec![ask(&["-S", "-n", "-c", "4", "-T", "1"])], 4)?;
-        transactions_per_second(&printed[0])
+        ask("-S -n -c 4 -T 1", 4, transactions_per_second)
     })
 }
 
 /// Waits until the server has recovered: one that was killed listens before that.
-fn await_ready(port: &str) -> Result<()> {
+fn await_ready(port: u16) -> Result<()> {
     let asked = find("pg_isready", "postgresql")?;
+    let line = format!("{asked} -q -h 127.0.0.1 -p {port} -U tester -d postgres");
     let started = Instant::now();
-    loop {
-        let mut asking = Command::new(&asked);
-        asking.args(["-q", "-h", "127.0.0.1", "-p", port, "-U", "tester", "-d", "postgres"]);
-        if asking.status()?.success() {
-            return Ok(());
-        }
+    while !process::command(None, None, &line)?.status()?.success() {
         ensure!(started.elapsed() < RECOVERY, "PostgreSQL listens and accepts nobody");
         std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(())
 }
 
-fn make_cluster(initdb: &str) -> Result<tempfile::TempDir> {
+fn make_cluster() -> Result<tempfile::TempDir> {
+    let initdb = find("initdb", "postgresql")?;
     let place = tempfile::tempdir()?;
     if geteuid().is_root() {
-        let nobody: u32 = NOBODY.parse()?;
-        std::os::unix::fs::chown(place.path(), Some(nobody), Some(nobody))?;
+        chown(place.path(), Some(NOBODY), Some(NOBODY))?;
     }
-    let data = place.path().join("data").display().to_string();
-    let words = [initdb, "-D", &data, "-U", "tester", "-A", "trust", "-N"];
-    let words = as_nobody(&words);
-    let output =
-        Command::new(words[0]).args(&words[1..]).current_dir(place.path()).env("LC_ALL", "C").output()?;
-    ensure!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let line = as_nobody(&format!("{initdb} -D data -U tester -A trust -N"));
+    let mut command = process::command(None, None, &line)?;
+    process::start_piped(command.current_dir(place.path()).env("LC_ALL", "C"))?.printed("initdb", TIMEOUT)?;
     Ok(place)
 }
 
-fn as_nobody<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let prefix = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
-    let prefix = if geteuid().is_root() { &prefix[..] } else { &[] };
-    [prefix, words].concat()
-}
-
-fn contestant(command: &str, measure: impl Fn() -> Result<f64> + 'static) -> Contestant {
-    Contestant::of_value(command, Unit::TransactionsPerSecond, measure)
+fn as_nobody(line: &str) -> String {
+    match geteuid().is_root() {
+        true => format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups {line}"),
+        false => line.to_owned(),
+    }
 }
 
 /// The rate of GET in the output of `redis-benchmark --csv`.
 fn gets_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
-    figure(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
+    positive(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
 }
 
-/// The rate in the output of wrk.
-///
-/// # Errors
-/// It has none, or requests failed.
+/// The rate in the output of wrk, unless requests failed.
 pub fn requests_per_second(printed: &str) -> Result<f64> {
     ensure!(!printed.contains("Non-2xx") && !printed.contains("Socket errors"), "wrk: {printed}");
     let line = printed.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    figure(line, "wrk prints no rate")
+    positive(line, "wrk prints no rate")
 }
 
 /// The rate in the output of pgbench.
 fn transactions_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("tps = "));
-    figure(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")
+    positive(line.and_then(|line| line.split(' ').next()), "pgbench prints no rate")
 }
 
-fn figure(text: Option<&str>, otherwise: &'static str) -> Result<f64> {
-    let figure: f64 = text.context(otherwise)?.trim().parse().context(otherwise)?;
-    ensure!(figure.is_finite() && figure > 0.0, "a rate of {figure}");
-    Ok(figure)
+/// Connections whose memory is measured.
+const RESIDENT_CONNECTIONS: usize = 1000;
+/// Small messages each way over each of them, before it is idle.
+const RESIDENT_ROUNDS: usize = 40;
+
+/// Bytes of both ends together for each connection, over those of plain TCP: proportional set sizes, so that what both
+/// have mapped counts once.
+pub fn resident() -> Contestant {
+    let take = || {
+        let more = resident_bytes(Mode::Carried)? - resident_bytes(Mode::Plain)?;
+        Ok(more / RESIDENT_CONNECTIONS as f64)
+    };
+    let command = format!(
+        "./x figures sockets ({RESIDENT_CONNECTIONS} connections after {RESIDENT_ROUNDS} bytes each mode)"
+    );
+    Contestant::of_value(&command, Unit::Bytes, take)
+}
+
+/// The end that connects to a port, or the one that listens, prints its port and echoes. Either prints when it is idle.
+pub fn play_resident(server: Option<&str>) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).context("too few descriptors")?;
+    let peers = match server {
+        Some(port) => {
+            let address = ("127.0.0.1", port.parse::<u16>()?);
+            (0..RESIDENT_CONNECTIONS).map(|_| TcpStream::connect(address)).collect::<Result<Vec<_>, _>>()?
+        }
+        None => {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            println!("{}", listener.local_addr()?.port());
+            listener.incoming().take(RESIDENT_CONNECTIONS).collect::<Result<_, _>>()?
+        }
+    };
+    for _ in 0..RESIDENT_ROUNDS {
+        if server.is_some() {
+            peers.iter().try_for_each(|mut peer| peer.write_all(&[1]))?;
+        }
+        for mut peer in &peers {
+            let mut byte = [0];
+            peer.read_exact(&mut byte)?;
+            if server.is_none() {
+                peer.write_all(&byte)?;
+            }
+        }
+    }
+    println!("idle");
+    process::await_dismissal()
+}
+
+fn resident_bytes(mode: Mode) -> Result<f64> {
+    let testbed = Testbed::new(mode)?;
+    let this = std::env::current_exe()?;
+    let start = |end: End, role: String| {
+        let line = format!("'{}' {PART} {role}", this.display());
+        Player::start(&mut testbed.command(end, true, &line)?)
+    };
+    let mut server = start(End::Target, "resident-server".to_owned())?;
+    let port = server.line()?;
+    let mut client = start(End::Source, format!("resident-client {port}"))?;
+    server.expect("idle")?;
+    client.expect("idle")?;
+    Ok(proportional_bytes(server.id())? + proportional_bytes(client.id())?)
 }
 
 #[cfg(test)]

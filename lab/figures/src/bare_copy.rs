@@ -10,19 +10,16 @@ use std::hint;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use bywire_measure::endpoint::{Kind, Mark};
 use bywire_measure::memory::{Source, Spec, Test};
 use bywire_measure::payload::{Reader, Writer};
-use bywire_measure::pin;
 use bywire_measure::workload::nhalf;
-use bywire_results::cell::Unit;
 
-use crate::contestant::Contestant;
-use crate::series::Metric;
+use crate::bare_ring::on_two_cores;
+use crate::contestant::{Contestant, Metric, Unit};
 
 /// Records of the ring, as a port's lane has.
 const RECORDS: u64 = 256;
@@ -37,7 +34,6 @@ const BUFFERS: usize = 2;
 const LONG_BYTES: usize = 1 << 20;
 /// N½ is set against this share of `memcpy`, as that of Bywire.
 const MEMCPY_SHARE: f64 = 0.4;
-
 /// The bytes that the target frees at a time.
 const FREED_AT_ONCE: u64 = RECORDS / 8;
 
@@ -76,10 +72,6 @@ struct Area(Box<[UnsafeCell<u8>]>);
 unsafe impl Sync for Area {}
 
 impl Area {
-    fn new() -> Self {
-        Self((0..AREA_BYTES).map(|_| UnsafeCell::new(0)).collect())
-    }
-
     /// Source only, of free bytes.
     fn write(&self, at: usize, payload: &[u8]) {
         let place = &self.0[at..at + payload.len()];
@@ -96,99 +88,87 @@ impl Area {
 }
 
 impl Lane {
-    fn new() -> Self {
+    fn new() -> Arc<Self> {
         let records = (0..RECORDS).map(|_| Record::default()).collect();
-        Self { records, area: Area::new(), freed: Freed::default() }
+        let area = Area((0..AREA_BYTES).map(|_| UnsafeCell::new(0)).collect());
+        Arc::new(Self { records, area, freed: Freed::default() })
     }
 }
 
-/// The writing end of a lane.
-struct Sender {
+/// An end of a lane, with what writes or reads payloads.
+struct End<P> {
     lane: Arc<Lane>,
-    writer: Writer,
+    payload: P,
     buffers: [Vec<u8>; BUFFERS],
     messages: u64,
-    /// Bytes of the present message that are in the lane.
-    sent: usize,
+    /// Bytes of the present message that are done.
+    done: usize,
     records: u64,
+    /// Bytes of the area that are used up.
     bytes: u64,
+    sum: u64,
 }
 
-impl Sender {
-    fn new(lane: Arc<Lane>, length: usize) -> Self {
+impl<P> End<P> {
+    fn new(lane: &Arc<Lane>, length: usize, payload: P) -> Self {
         let buffers = std::array::from_fn(|_| vec![0; length]);
-        Self { lane, writer: Writer::default(), buffers, messages: 0, sent: 0, records: 0, bytes: 0 }
+        let lane = Arc::clone(lane);
+        Self { lane, payload, buffers, messages: 0, done: 0, records: 0, bytes: 0, sum: 0 }
     }
+}
 
+impl End<Writer> {
     /// Adds the next record to the lane, if there is room. With `is_over`, no further message begins and the last
     /// record ends the stream. `true`: the last record is in the lane.
     #[inline(always)]
     fn step(&mut self, is_over: bool) -> bool {
         let buffer = &mut self.buffers[self.messages as usize % BUFFERS];
-        let is_last = is_over && self.sent == 0;
-        let length = if is_last { 0 } else { (buffer.len() - self.sent).min(RECORD_BYTES_MAX) };
-        let Some(offset) = place(&self.lane, self.records, &mut self.bytes, length) else { return false };
-        if self.sent == 0 && !is_last {
-            self.writer.fill(buffer, Mark::new(Kind::Data, 0));
+        let is_last = is_over && self.done == 0;
+        let length = if is_last { 0 } else { (buffer.len() - self.done).min(RECORD_BYTES_MAX) };
+        let (start, end) = piece(self.bytes, length);
+        // Acquire: pairs with the release stores in `End<Reader>::step`. The target has read what is overwritten.
+        let freed_records = self.lane.freed.records.load(Ordering::Acquire);
+        let freed_bytes = self.lane.freed.bytes.load(Ordering::Acquire);
+        if self.records - freed_records >= RECORDS || end - freed_bytes > AREA_BYTES as u64 {
+            return false;
         }
-        self.lane.area.write(offset, &buffer[self.sent..self.sent + length]);
-        self.sent += length;
-        let left = if is_last { LAST } else { (buffer.len() - self.sent) as u64 };
+        self.bytes = end;
+        let offset = (start % AREA_BYTES as u64) as usize;
+        if self.done == 0 && !is_last {
+            self.payload.fill(buffer, Mark::new(Kind::Data, 0));
+        }
+        self.lane.area.write(offset, &buffer[self.done..self.done + length]);
+        self.done += length;
+        let left = if is_last { LAST } else { (buffer.len() - self.done) as u64 };
         let record = &self.lane.records[(self.records % RECORDS) as usize];
         record.offset.store(offset as u64, Ordering::Relaxed);
         record.length.store(length as u64, Ordering::Relaxed);
         record.left.store(left, Ordering::Relaxed);
-        // Release: pairs with the acquire load in `Receiver::step`. The payload and the record are written before.
+        // Release: pairs with the acquire load in `End<Reader>::step`. The payload and the record are written before.
         record.lap.store(self.records / RECORDS + 1, Ordering::Release);
         self.records += 1;
         if left == 0 {
             self.messages += 1;
-            self.sent = 0;
+            self.done = 0;
         }
         is_last
     }
 }
 
-/// Room for `length` bytes in one piece, on lines of its own.
+/// The beginning and the end of `length` bytes in one piece, on lines of their own, after `bytes` of the area. Both ends count alike.
 #[inline(always)]
-fn place(lane: &Lane, records: u64, bytes: &mut u64, length: usize) -> Option<usize> {
-    let needed = length.next_multiple_of(64) as u64;
-    let area = AREA_BYTES as u64;
-    let start = if *bytes % area + needed > area { bytes.next_multiple_of(area) } else { *bytes };
-    // Acquire: pairs with the release stores in `Receiver::step`. The target has read what is overwritten.
-    let freed = lane.freed.records.load(Ordering::Acquire);
-    let freed_bytes = lane.freed.bytes.load(Ordering::Acquire);
-    if records - freed >= RECORDS || start + needed - freed_bytes > area {
-        return None;
-    }
-    *bytes = start + needed;
-    Some((start % area) as usize)
+fn piece(bytes: u64, length: usize) -> (u64, u64) {
+    let (area, needed) = (AREA_BYTES as u64, length.next_multiple_of(64) as u64);
+    let start = if bytes % area + needed > area { bytes.next_multiple_of(area) } else { bytes };
+    (start, start + needed)
 }
 
-/// The reading end of a lane.
-struct Receiver {
-    lane: Arc<Lane>,
-    reader: Reader,
-    buffers: [Vec<u8>; BUFFERS],
-    messages: u64,
-    received: usize,
-    records: u64,
-    bytes: u64,
-    sum: u64,
-}
-
-impl Receiver {
-    fn new(lane: Arc<Lane>, length: usize) -> Self {
-        let buffers = std::array::from_fn(|_| vec![0; length]);
-        let reader = Reader::new(false, true);
-        Self { lane, reader, buffers, messages: 0, received: 0, records: 0, bytes: 0, sum: 0 }
-    }
-
+impl End<Reader> {
     /// Takes the next record from the lane, if there is one. `true`: it ended the stream.
     #[inline(always)]
     fn step(&mut self) -> bool {
         let record = &self.lane.records[(self.records % RECORDS) as usize];
-        // Acquire: pairs with the release store in `Sender::step`.
+        // Acquire: pairs with the release store in `End<Writer>::step`.
         if record.lap.load(Ordering::Acquire) != self.records / RECORDS + 1 {
             hint::spin_loop();
             return false;
@@ -201,24 +181,19 @@ impl Receiver {
         let message = if buffer.len() <= READ_IN_PLACE_MAX {
             payload
         } else {
-            buffer[self.received..self.received + length].copy_from_slice(payload);
+            buffer[self.done..self.done + length].copy_from_slice(payload);
             &buffer[..]
         };
-        self.received += length;
+        self.done += length;
         if left == 0 {
-            self.sum = self.sum.wrapping_add(self.reader.read(message).map_or(0, |received| received.sum));
+            self.sum = self.sum.wrapping_add(self.payload.read(message).map_or(0, |received| received.sum));
             self.messages += 1;
-            self.received = 0;
+            self.done = 0;
         }
         self.records += 1;
-        // The source counts in the same way.
-        let area = AREA_BYTES as u64;
-        let needed = length.next_multiple_of(64) as u64;
-        self.bytes =
-            if self.bytes % area + needed > area { self.bytes.next_multiple_of(area) } else { self.bytes };
-        self.bytes += needed;
+        (_, self.bytes) = piece(self.bytes, length);
         if self.records.is_multiple_of(FREED_AT_ONCE) || length > READ_IN_PLACE_MAX || left == LAST {
-            // Release: pairs with the acquire loads in `place`; everything before has been read.
+            // Release: pairs with the acquire loads in `End<Writer>::step`; everything before has been read.
             self.lane.freed.bytes.store(self.bytes, Ordering::Release);
             self.lane.freed.records.store(self.records, Ordering::Release);
         }
@@ -228,36 +203,36 @@ impl Receiver {
 
 /// Bytes per second from one core to the other, by messages of `length`.
 fn one_way(length: usize, duration: Duration) -> Result<f64> {
-    let lane = Arc::new(Lane::new());
-    let (mut sender, mut receiver) = (Sender::new(lane.clone(), length), Receiver::new(lane, length));
-    both(
-        move || {
-            let started = Instant::now();
-            // The clock is read once for some 64 KiB.
-            let stride = (65_536 / length).max(1);
-            while started.elapsed() < duration {
-                for _ in 0..stride {
-                    sender.step(false);
-                }
+    let lane = Lane::new();
+    let mut sender = End::new(&lane, length, Writer::default());
+    let mut receiver = End::new(&lane, length, Reader::new(false, true));
+    let send = move || {
+        let started = Instant::now();
+        // The clock is read once for some 64 KiB.
+        let stride = (65_536 / length).max(1);
+        while started.elapsed() < duration {
+            for _ in 0..stride {
+                sender.step(false);
             }
-            while !sender.step(true) {}
-            started
-        },
-        move || {
-            while !receiver.step() {}
-            hint::black_box(receiver.sum);
-            receiver.messages
-        },
-    )
-    .map(|(started, messages, ended)| messages as f64 * length as f64 / (ended - started).as_secs_f64())
+        }
+        while !sender.step(true) {}
+        started
+    };
+    let receive = move || {
+        while !receiver.step() {}
+        hint::black_box(receiver.sum);
+        receiver.messages
+    };
+    let (started, messages) = on_two_cores(send, receive)?;
+    Ok(messages as f64 * length as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Bytes per second in both directions together, each core sending and receiving in turn.
 fn two_way(length: usize, duration: Duration) -> Result<f64> {
-    let (there, back) = (Arc::new(Lane::new()), Arc::new(Lane::new()));
+    let (there, back) = (Lane::new(), Lane::new());
     let end = |out: &Arc<Lane>, inwards: &Arc<Lane>| {
-        let (mut sender, mut receiver) =
-            (Sender::new(out.clone(), length), Receiver::new(inwards.clone(), length));
+        let mut sender = End::new(out, length, Writer::default());
+        let mut receiver = End::new(inwards, length, Reader::new(false, true));
         move || {
             let started = Instant::now();
             let (mut is_sent, mut is_received) = (false, false);
@@ -269,23 +244,8 @@ fn two_way(length: usize, duration: Duration) -> Result<f64> {
             (started, receiver.messages)
         }
     };
-    let ((started, there), (_, back), ended) = both(end(&there, &back), end(&back, &there))?;
-    Ok((there + back) as f64 * length as f64 / (ended - started).as_secs_f64())
-}
-
-/// Runs one end on each core. Returns their results, and when both were done.
-fn both<S: Send, T: Send>(
-    source: impl FnOnce() -> S + Send,
-    target: impl FnOnce() -> T + Send,
-) -> Result<(S, T, Instant)> {
-    let (source_core, target_core) = pin::two_cores();
-    thread::scope(|scope| {
-        let target = scope.spawn(move || pin::pin_to(target_core).map(|()| target()));
-        let source = scope.spawn(move || pin::pin_to(source_core).map(|()| source()));
-        let source = source.join().map_err(|_| anyhow!("the source panicked"))??;
-        let target = target.join().map_err(|_| anyhow!("the target panicked"))??;
-        Ok((source, target, Instant::now()))
-    })
+    let ((started, there), (_, back)) = on_two_cores(end(&there, &back), end(&back, &there))?;
+    Ok((there + back) as f64 * length as f64 / started.elapsed().as_secs_f64())
 }
 
 /// [`Metric::NHalf`], [`Metric::Long`] and [`Metric::TwoWay`].

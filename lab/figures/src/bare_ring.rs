@@ -5,20 +5,18 @@
 
 use std::hint;
 use std::os::fd::OwnedFd;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use bywire_measure::clock::Clock;
 use bywire_measure::pin;
-use bywire_results::cell::Unit;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use crate::contestant::{Contestant, Samples};
-use crate::series::Metric;
+use crate::contestant::{Contestant, Metric, Samples, Unit};
 
 /// Lines of the ring: those of a port's lane. The producer leaves eight of them free, which it may claim.
 const LINES: usize = 256;
@@ -64,7 +62,7 @@ pub const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The parameters of one measurement.
 #[derive(Clone, Copy)]
 pub struct Variant {
-    /// What follows each message.
+    /// The order after each message.
     pub publication: Publication,
     /// The producer's own stores beside each message.
     pub stores: usize,
@@ -108,11 +106,10 @@ impl Publication {
 }
 
 impl Ring {
-    fn new(reader: ProtFlags) -> Result<Arc<Self>> {
+    fn new(reader: ProtFlags) -> Result<Self> {
         let file = memfd_create("bare-ring", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, (LINES * size_of::<Line>()) as u64)?;
-        let written = mapped(&file, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Arc::new(Self { written, read: mapped(&file, reader)?, freed: Line::default() }))
+        Ok(Self { written: mapped(&file, WRITABLE)?, read: mapped(&file, reader)?, freed: Line::default() })
     }
 
     /// After the message of a position was published.
@@ -167,169 +164,160 @@ fn prefetch_for_writing(line: &Line) {
     let _ = line;
 }
 
-/// Runs `consume` on the second core and `produce` on the first.
-fn run<T: Send + 'static>(
-    (source, target): (u32, u32),
-    consume: impl FnOnce() -> T + Send + 'static,
-    produce: impl FnOnce() + Send + 'static,
-) -> Result<T> {
-    // Both are pinned before either begins: otherwise one could wait forever for the other.
-    let start = Arc::new((Barrier::new(2), AtomicU64::new(0)));
-    let pinned = |core: u32| {
-        let start = Arc::clone(&start);
-        move || {
-            let (barrier, failures) = &*start;
-            let pinned = pin::pin_to(core);
-            // Relaxed: the barrier orders it.
-            failures.fetch_add(u64::from(pinned.is_err()), Ordering::Relaxed);
-            barrier.wait();
-            pinned.and_then(|()| match failures.load(Ordering::Relaxed) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::other("the other end was not pinned to its core")),
-            })
-        }
+/// The producing end, with words of its own.
+struct Producer<'a> {
+    ring: &'a Ring,
+    variant: Variant,
+    own: [AtomicU64; 16],
+}
+
+impl<'a> Producer<'a> {
+    fn new(ring: &'a Ring, variant: Variant) -> Self {
+        Self { ring, variant, own: [const { AtomicU64::new(0) }; 16] }
+    }
+
+    /// Publishes the message of a position in the manner of the variant.
+    #[inline(always)]
+    fn send(&self, position: u64) {
+        self.own[..self.variant.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
+        self.ring.publish(position);
+        self.variant.publication.order(&self.own[15]);
+        self.ring.claim(position, self.variant.claim);
+    }
+}
+
+/// Runs each end on its core, and returns what they return. Both are pinned before either begins: otherwise one could wait forever
+/// for the other.
+pub fn on_two_cores<S: Send, T: Send>(
+    source: impl FnOnce() -> S + Send,
+    target: impl FnOnce() -> T + Send,
+) -> Result<(S, T)> {
+    let (source_core, target_core) = pin::two_cores();
+    let (barrier, failures) = (&Barrier::new(2), &AtomicU64::new(0));
+    let pinned = move |core: u32| {
+        let pinned = pin::pin_to(core);
+        // Relaxed: the barrier orders it.
+        failures.fetch_add(u64::from(pinned.is_err()), Ordering::Relaxed);
+        barrier.wait();
+        pinned.and_then(|()| match failures.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::other("the other end was not pinned to its core")),
+        })
     };
-    let (begin_consumer, begin_producer) = (pinned(target), pinned(source));
-    let consumer = thread::spawn(move || begin_consumer().map(|()| consume()));
-    let producer = thread::spawn(move || begin_producer().map(|()| produce()));
-    producer.join().map_err(|_| anyhow::anyhow!("the producer panicked"))??;
-    Ok(consumer.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))??)
+    thread::scope(|scope| {
+        let target = scope.spawn(move || pinned(target_core).map(|()| target()));
+        let source = scope.spawn(move || pinned(source_core).map(|()| source()));
+        let source = source.join().map_err(|_| anyhow!("the source panicked"))??;
+        Ok((source, target.join().map_err(|_| anyhow!("the target panicked"))??))
+    })
 }
 
 /// The transfer of a line from core to core, over all lines of a ring.
-pub fn half_rtt_ns(cores: (u32, u32)) -> Result<f64> {
+pub fn half_rtt_ns() -> Result<f64> {
     let (there, back) = (Ring::new(WRITABLE)?, Ring::new(WRITABLE)?);
-    let (taken, answered) = (Arc::clone(&there), Arc::clone(&back));
-    let answer = move || {
+    let ask = || {
+        for position in 0..ROUND_TRIPS {
+            there.publish(position);
+            back.take(position);
+        }
+    };
+    let answer = || {
         let mut start = Instant::now();
         for position in 0..ROUND_TRIPS {
             if position == ROUND_TRIPS / 4 {
                 start = Instant::now();
             }
-            taken.take(position);
-            answered.publish(position);
+            there.take(position);
+            back.publish(position);
         }
         start.elapsed().as_nanos() as f64 / (ROUND_TRIPS * 3 / 4) as f64 / 2.0
     };
-    run(cores, answer, move || {
-        for position in 0..ROUND_TRIPS {
-            there.publish(position);
-            back.take(position);
-        }
-    })
+    Ok(on_two_cores(ask, answer)?.1)
 }
 
 /// Millions of messages per second, with the consumer directly behind the producer.
-pub fn rate(cores: (u32, u32), variant: Variant) -> Result<f64> {
+pub fn rate(variant: Variant) -> Result<f64> {
     let ring = Ring::new(variant.reader)?;
-    let taken = Arc::clone(&ring);
-    let consume = move || {
-        let (start, mut sum) = (Instant::now(), 0u64);
-        for position in 0..MESSAGES {
-            sum = sum.wrapping_add(taken.take(position));
-            if (position + 1) % (LINES as u64 / 4) == 0 {
-                // Release: pairs with the acquire load of the producer's.
-                taken.freed.0[0].store(position + 1, Ordering::Release);
-            }
-        }
-        hint::black_box(sum);
-        MESSAGES as f64 / start.elapsed().as_nanos() as f64 * 1e3
-    };
-    run(cores, consume, move || {
-        let own = [const { AtomicU64::new(0) }; 16];
-        let mut freed = 0;
+    let produce = || {
+        let (producer, mut freed) = (Producer::new(&ring, variant), 0);
         for position in 0..MESSAGES {
             while position - freed >= LINES as u64 - 8 {
                 // Acquire: pairs with the release store of the consumer's.
                 freed = ring.freed.0[0].load(Ordering::Acquire);
             }
-            own[..variant.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
-            ring.publish(position);
-            variant.publication.order(&own[15]);
-            ring.claim(position, variant.claim);
+            producer.send(position);
         }
-    })
+    };
+    let consume = || {
+        let (start, mut sum) = (Instant::now(), 0u64);
+        for position in 0..MESSAGES {
+            sum = sum.wrapping_add(ring.take(position));
+            if (position + 1) % (LINES as u64 / 4) == 0 {
+                // Release: pairs with the acquire load of the producer's.
+                ring.freed.0[0].store(position + 1, Ordering::Release);
+            }
+        }
+        hint::black_box(sum);
+        MESSAGES as f64 / start.elapsed().as_nanos() as f64 * 1e3
+    };
+    Ok(on_two_cores(produce, consume)?.1)
 }
 
 /// Nanoseconds to write and to read a message, where both ends are never at the same lines at one time.
-pub fn in_turn(cores: (u32, u32), variant: Variant) -> Result<(f64, f64)> {
+pub fn in_turn(variant: Variant) -> Result<(f64, f64)> {
     let half = LINES as u64 / 2;
-    let (ring, turn) = (Ring::new(variant.reader)?, Arc::new(AtomicU64::new(0)));
-    let (taken, taken_turn) = (Arc::clone(&ring), Arc::clone(&turn));
-    let spent = Arc::new(AtomicU64::new(0));
-    let written = Arc::clone(&spent);
-    let await_turn = |turn: &AtomicU64, wanted: u64| {
-        // Acquire: pairs with the release store of whoever had its turn before.
-        while turn.load(Ordering::Acquire) != wanted {
-            hint::spin_loop();
-        }
-    };
-    let consume = move || {
-        let (mut spent_ns, mut sum) = (0, 0u64);
+    let (ring, turn) = (Ring::new(variant.reader)?, AtomicU64::new(0));
+    // The mean time of a message, where the work of each round begins at this turn.
+    let in_turns = |first: u64, work: &mut dyn FnMut(u64)| {
+        let mut spent_ns = 0;
         for round in 0..TURNS {
-            await_turn(&taken_turn, 2 * round + 1);
+            // Acquire: pairs with the release store of whoever had its turn before.
+            while turn.load(Ordering::Acquire) != 2 * round + first {
+                hint::spin_loop();
+            }
             let start = Instant::now();
-            (0..half).for_each(|index| sum = sum.wrapping_add(taken.take(round * half + index)));
+            work(round);
             spent_ns += start.elapsed().as_nanos();
-            // Release: pairs with the acquire load in `await_turn`.
-            taken_turn.store(2 * round + 2, Ordering::Release);
+            // Release: pairs with the acquire load of the other end's.
+            turn.store(2 * round + first + 1, Ordering::Release);
         }
-        hint::black_box(sum);
         spent_ns as f64 / (TURNS * half) as f64
     };
-    let read = run(cores, consume, move || {
-        let own = [const { AtomicU64::new(0) }; 16];
-        for round in 0..TURNS {
-            await_turn(&turn, 2 * round);
-            let start = Instant::now();
-            for index in 0..half {
-                own[..variant.stores].iter().for_each(|word| word.store(index, Ordering::Relaxed));
-                ring.publish(round * half + index);
-                variant.publication.order(&own[15]);
-                ring.claim(round * half + index, variant.claim);
-            }
-            written.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            // Release: pairs with the acquire load in `await_turn`.
-            turn.store(2 * round + 1, Ordering::Release);
-        }
-    })?;
-    Ok((spent.load(Ordering::Relaxed) as f64 / (TURNS * half) as f64, read))
+    let produce = || {
+        let producer = Producer::new(&ring, variant);
+        in_turns(0, &mut |round| (0..half).for_each(|index| producer.send(round * half + index)))
+    };
+    let consume = || {
+        let mut sum = 0u64;
+        let mut read =
+            |round: u64| (0..half).for_each(|index| sum = sum.wrapping_add(ring.take(round * half + index)));
+        let read_ns = in_turns(1, &mut read);
+        hint::black_box(sum);
+        read_ns
+    };
+    on_two_cores(produce, consume)
 }
 
 /// The median half-RTT where each round trip is timed by the laboratory's clock and both ends behave as `variant` says.
-pub fn timed_half_rtt_ns(cores: (u32, u32), variant: Variant) -> Result<f64> {
+fn timed_half_rtt_ns(variant: Variant) -> Result<f64> {
     let (there, back) = (Ring::new(variant.reader)?, Ring::new(variant.reader)?);
-    let (taken, answered) = (Arc::clone(&there), Arc::clone(&back));
-    let median_ns = Arc::new(AtomicU64::new(0));
-    let found = Arc::clone(&median_ns);
-    let send = move |ring: &Ring, own: &[AtomicU64; 16], position: u64| {
-        own[..variant.stores].iter().for_each(|word| word.store(position, Ordering::Relaxed));
-        ring.publish(position);
-        variant.publication.order(&own[15]);
-        ring.claim(position, variant.claim);
-    };
-    let answer = move || {
-        let own = [const { AtomicU64::new(0) }; 16];
-        for position in 0..TIMED_ROUND_TRIPS {
-            let payload = taken.take(position);
-            send(&answered, &own, payload);
-        }
-    };
-    run(cores, answer, move || {
-        let own = [const { AtomicU64::new(0) }; 16];
-        let clock = Clock::shared();
+    let ask = || {
+        let (producer, clock) = (Producer::new(&there, variant), Clock::shared());
         let mut round_trips = Vec::with_capacity(TIMED_ROUND_TRIPS as usize);
         for position in 0..TIMED_ROUND_TRIPS {
             let sent = clock.now_ns();
-            send(&there, &own, position);
+            producer.send(position);
             hint::black_box(back.take(position));
             round_trips.push(clock.now_ns() - sent);
         }
         round_trips.sort_unstable();
-        found.store(round_trips[round_trips.len() / 2], Ordering::Relaxed);
-    })?;
-    // Relaxed: the producer's thread has been joined.
-    Ok(median_ns.load(Ordering::Relaxed) as f64 / 2.0)
+        round_trips[round_trips.len() / 2] as f64 / 2.0
+    };
+    let answer = || {
+        let producer = Producer::new(&back, variant);
+        (0..TIMED_ROUND_TRIPS).for_each(|position| producer.send(there.take(position)));
+    };
+    Ok(on_two_cores(ask, answer)?.0)
 }
 
 /// [`Metric::HalfRtt`], [`Metric::Messages`] and [`Metric::Overhead`] of rings [as a port's](AS_A_PORT).
@@ -338,11 +326,10 @@ pub fn contestant() -> Contestant {
 }
 
 fn samples() -> Result<Samples> {
-    let cores = pin::two_cores();
-    let (write_ns, read_ns) = in_turn(cores, AS_A_PORT)?;
+    let (write_ns, read_ns) = in_turn(AS_A_PORT)?;
     Ok(vec![
-        (Metric::HalfRtt, timed_half_rtt_ns(cores, AS_A_PORT)?),
-        (Metric::Messages, rate(cores, AS_A_PORT)? * 1e6),
+        (Metric::HalfRtt, timed_half_rtt_ns(AS_A_PORT)?),
+        (Metric::Messages, rate(AS_A_PORT)? * 1e6),
         (Metric::Overhead, write_ns + read_ns),
     ])
 }

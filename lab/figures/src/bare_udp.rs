@@ -4,25 +4,17 @@
 //! or bare. Long messages leave in batches that the kernel segments, and their payload is written, copied once into the batch
 //! and once out of it, and read.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use bywire_measure::clock::Clock;
 use bywire_measure::endpoint::{Kind, Mark};
-use bywire_measure::namespaces::Namespaces;
 use bywire_measure::payload::{Reader, Writer};
-use bywire_measure::pin;
-use bywire_results::cell::Unit;
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX, RECEIVE_BYTES, SendError, UdpSocket};
 
-use crate::contestant::Contestant;
-use crate::rival_pair;
-
-/// The first argument of a process that plays an end.
-pub const END: &str = "__bare_udp";
+use crate::contestant::{Contestant, Unit};
+use crate::process::{Ends, Place};
 
 /// The payload of a UDP packet at an MTU of 1500.
 const PACKET_BYTES: usize = 1472;
@@ -48,7 +40,7 @@ pub enum What {
     Bulk,
     /// The rate of the same packets, without writing, copying or reading their payload.
     Packets,
-    /// The same, with a system call for each packet sent.
+    /// That rate with a system call for each packet sent.
     OneByOne,
 }
 
@@ -58,16 +50,6 @@ impl What {
     /// The unit of its figure.
     pub fn unit(self) -> Unit {
         if self == Self::Latency { Unit::Nanoseconds } else { Unit::BytesPerSecond }
-    }
-
-    /// Its name between processes.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Bulk => "bulk",
-            Self::Packets => "packets",
-            Self::OneByOne => "one-by-one",
-        }
     }
 }
 
@@ -156,20 +138,15 @@ impl End {
         Ok(self.socket.send(None, &packet)?)
     }
 
-    /// The words of all short packets that came together.
-    fn words(&mut self, bytes: usize) -> Result<Vec<u64>> {
-        let (mut rest, mut words) = (&mut self.buffer[..bytes], Vec::new());
-        while !rest.is_empty() {
-            let (body, behind) = self.protection.open(rest)?;
-            words.push(u64::from_le_bytes(body[..8].try_into()?));
-            rest = behind;
-        }
-        Ok(words)
-    }
-
+    /// The word of the last of the short packets that came together.
     fn word(&mut self) -> Result<u64> {
         let bytes = self.receive()?;
-        self.words(bytes)?.pop().context("an empty packet")
+        let (mut rest, mut word) = (&mut self.buffer[..bytes], None);
+        while !rest.is_empty() {
+            let (body, behind) = self.protection.open(rest)?;
+            (word, rest) = (Some(u64::from_le_bytes(body[..8].try_into()?)), behind);
+        }
+        word.context("an empty packet")
     }
 
     /// Median half-RTT in nanoseconds.
@@ -284,17 +261,15 @@ impl End {
     }
 }
 
-/// Plays an end: `source WHAT SEALED SECONDS CORE ADDRESS PEER`, or `target` with the same. It prints its own address, or
-/// the source its figure.
-///
-/// # Errors
-/// Errors of an end.
-pub fn play(words: &[String]) -> Result<()> {
-    let [role, what, sealed, seconds, core, own, peer] = words else {
-        bail!("an end of bare UDP has 7 words")
-    };
-    pin::pin_to(core.parse()?)?;
-    let socket = UdpSocket::bind(own.parse()?)?;
+/// Plays an end, whose words are the name of a [`What`] and `sealed` or `bare`. The target prints that it is ready, and the source its
+/// figure.
+pub fn play(arguments: &[String]) -> Result<()> {
+    let Ends { is_target, addresses: [source, target], duration, words, .. } = Ends::of(arguments)?;
+    let [word, sealed] = words else { bail!("an end has two words") };
+    let known = What::ALL.into_iter().find(|known| format!("{known:?}") == *word);
+    let what = known.with_context(|| format!("bare UDP does nothing that is called {word}"))?;
+    let (own, peer) = if is_target { (target, source) } else { (source, target) };
+    let socket = UdpSocket::bind(own)?;
     let granted_bytes = socket.request_buffers(SOCKET_BYTES)?.receive_bytes;
     ensure!(
         granted_bytes as u64 >= 4 * WINDOW_BYTES,
@@ -303,45 +278,22 @@ pub fn play(words: &[String]) -> Result<()> {
         4 * WINDOW_BYTES
     );
     socket.enable_gro();
-    socket.connect(peer.parse()?)?;
+    socket.connect(peer)?;
     let protection = Protection::new(sealed == "sealed")?;
-    let known = What::ALL.into_iter().find(|known| known.word() == what);
-    let what = known.with_context(|| format!("bare UDP does nothing that is called {what}"))?;
     let mut end = End { socket, protection, buffer: vec![0; RECEIVE_BYTES], number: 0, what };
-    if role == "target" {
+    if is_target {
         println!("ready");
         return if what == What::Latency { end.answer() } else { end.receive_long() };
     }
-    let duration = Duration::from_secs_f64(seconds.parse()?);
-    println!("{}", if what == What::Latency { end.ask(duration)? } else { end.send_long(duration)? });
+    let figure = if what == What::Latency { end.ask(duration)? } else { end.send_long(duration)? };
+    println!("{figure}");
     Ok(())
 }
 
 /// The figure of two fresh processes: nanoseconds, or bytes per second.
-pub fn contestant(namespaces: &Arc<Namespaces>, what: What, is_sealed: bool, seconds: f64) -> Contestant {
-    let namespaces = Arc::clone(namespaces);
-    let take = move || measure(&namespaces, what, is_sealed, seconds);
+pub fn contestant(place: &Place, what: What, is_sealed: bool, seconds: f64) -> Contestant {
+    let place = place.clone();
+    let security = if is_sealed { "sealed" } else { "bare" };
+    let take = move || place.figure("bare-udp", &[&format!("{what:?}"), security], seconds);
     Contestant::of_value("./x figures links (bare loop)", what.unit(), take)
-}
-
-fn measure(namespaces: &Namespaces, what: What, is_sealed: bool, seconds: f64) -> Result<f64> {
-    let (source_core, target_core) = pin::two_cores();
-    let timeout = Duration::from_secs_f64(seconds) + 4 * TIMEOUT;
-    let address = |namespace: &bywire_measure::namespaces::Namespace, port| {
-        SocketAddr::new(IpAddr::V4(namespace.address()), port).to_string()
-    };
-    let ports = (7400, 7401);
-    let (source, target) = (address(&namespaces.source, ports.0), address(&namespaces.target, ports.1));
-    let words = |role: &str, core: u32, own: &str, peer: &str| {
-        let sealed = if is_sealed { "sealed" } else { "bare" };
-        let words = [END, role, what.word(), sealed, &seconds.to_string(), &core.to_string(), own, peer];
-        words.map(str::to_owned).to_vec()
-    };
-    let printed = rival_pair::ends(
-        namespaces,
-        words("target", target_core, &target, &source),
-        |_ready| words("source", source_core, &source, &target),
-        timeout,
-    )?;
-    Ok(printed.trim().parse()?)
 }

@@ -4,126 +4,146 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{bootstrap_median_over_pairs, median, median_over_pairs};
-use bywire_measure::bench::{Entry, Prepare, Sampler};
+use bywire_measure::bench::{Entry, Sampler};
 use bywire_measure::machine_probe::{self, now_unix_seconds};
 use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
-use bywire_measure::pin;
-use bywire_results::cell::{Block, CELL_SCHEMA, Cell, CpuBothEnds, Unit};
+use bywire_measure::{options, pin};
+pub use bywire_results::cell::Unit;
+use bywire_results::cell::{Block, CELL_SCHEMA, Cell};
 use bywire_results::details::COMMAND;
 use bywire_results::level::FIGURE;
 use bywire_results::moment::Moment;
-use bywire_results::parameter::Parameters;
 use serde_json::json;
 
-use crate::figures::{CONTESTANT, METRIC, METRICS, ROUNDS};
-use crate::series::{Metric, by};
+pub use crate::figures::Metric;
+use crate::figures::{CONTESTANT, METRIC, METRICS, ROUNDS, by};
 
 /// A contestant that failed this often is left out of further rounds.
 const FAILURES_MAX: u32 = 3;
-
 /// Messages of up to this are counted as well as their bytes.
 pub const SHORT_BYTES: u64 = 64;
-
+/// The beginning of an error about words that are no request.
+pub const NO_REQUEST: &str = "no request of `bywire measure`";
 /// The expected time of a pair of an adapter.
 const PAIR: Duration = Duration::from_secs(2);
-
 /// A fixed seed, so that the interval of a stored cell can be reproduced.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
+/// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
+const SETTLED_PAIR_SECONDS: f64 = 2.0;
+/// Its warm-up and this one of its blocks make up the second that is left out.
+const SETTLING_BLOCKS: usize = 1;
 
 /// Figures of one pair.
 pub type Samples = Vec<(Metric, f64)>;
 
 /// Something that can be measured by one fresh pair of processes at a time.
-pub enum Contestant {
-    /// A request to the laboratory.
-    Laboratory(Box<Laboratory>),
+pub struct Contestant {
+    /// The command that measures it alone, for readers.
+    pub command: String,
+    expected: Duration,
+    prepare: Box<dyn FnOnce(&mut Topology) -> Result<Work>>,
+}
+
+/// The source of a contestant's pairs.
+enum Work {
+    /// A request whose pairs share namespaces.
+    Kept(Box<Measurement>),
+    /// A request in namespaces of its own each time.
+    Apart(Box<Apart>),
     /// A rival, a bare loop, or anything else that no level measures.
-    Adapter(Adapter),
+    Adapter {
+        unit: Unit,
+        take: Box<dyn FnMut() -> Result<Samples>>,
+        blocks: BTreeMap<Metric, Vec<Block>>,
+        moments: Vec<Moment>,
+    },
 }
 
-/// A request, and how its pairs become figures.
-pub struct Laboratory {
+/// A request in namespaces of its own each time, and the cell of the pairs so far.
+struct Apart {
     request: Request,
-    manner: Manner,
+    /// So many pairs of the laboratory's become one.
+    pairs: u32,
+    /// Whether the mean of what follows the beginning of a connection counts.
+    settles: bool,
+    merged: Option<Cell>,
 }
 
-/// How the pairs of a request are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
-    /// One after the other, in namespaces that contestants share.
-    Kept,
-    /// Each time so many in namespaces of their own, as one.
-    Fresh(u32),
-    /// Each in namespaces of its own; the mean of what follows the first of its blocks.
-    Settled,
-}
-
-/// A command for readers, and what takes a pair.
-pub struct Adapter {
-    command: String,
-    unit: Unit,
-    take: Box<dyn FnMut() -> Result<Samples>>,
+/// The request in words of `bywire measure`: the level, the test, and options.
+pub fn request(words: &str) -> Result<Request> {
+    let mut words = words.split_whitespace();
+    let [level, test] =
+        [words.next(), words.next()].map(|word| word.context("a level and a test come first"));
+    let mut request = Request::new(level?, test?);
+    while let Some(word) = words.next() {
+        let row = options::OPTIONS.iter().find(|row| word.strip_prefix("--") == Some(row.name));
+        let row = row.with_context(|| format!("there is no option {word}"))?;
+        let text = if row.takes_value() { words.next().unwrap_or_default() } else { "" };
+        row.set(&mut request, text).with_context(|| word.to_owned())?;
+    }
+    Ok(request)
 }
 
 impl Contestant {
-    /// `request` with `pair_seconds` for each pair. A latency also yields [`Metric::Mean`] and [`Metric::P999`], a stream of short
-    /// messages [`Metric::Messages`].
-    pub fn laboratory(request: Request, pair_seconds: f64) -> Self {
-        Self::requested(request, pair_seconds, Manner::Kept)
+    /// `words` of `bywire measure` with `pair_seconds` for each pair. A latency also yields [`Metric::Mean`] and [`Metric::P999`], a
+    /// stream of short messages [`Metric::Messages`].
+    pub fn laboratory(words: &str, pair_seconds: f64) -> Result<Self> {
+        Self::requested(words, pair_seconds, 1, |request, topology| {
+            Ok(Work::Kept(Box::new(Measurement::prepare(request, topology)?)))
+        })
     }
 
-    /// `request` over a fresh carrier each time. Transactions also yield [`Metric::HalfRtt`], a stream [`Metric::Demand`].
-    pub fn fresh(request: Request, pair_seconds: f64) -> Self {
-        Self::requested(request, pair_seconds, Manner::Fresh(1))
+    /// `words` over a fresh carrier each time. Transactions also yield [`Metric::HalfRtt`], a stream [`Metric::Demand`].
+    pub fn fresh(words: &str, pair_seconds: f64) -> Result<Self> {
+        Self::apart(words, pair_seconds, 1, false)
     }
 
-    /// `request` as `bywire measure` takes it: over all of its fresh pairs.
-    pub fn whole(request: Request, pair_seconds: f64) -> Self {
-        Self::requested(request, pair_seconds, Manner::Fresh(PAIRS))
+    /// `words` as `bywire measure` takes them: over all of its fresh pairs.
+    pub fn whole(words: &str, pair_seconds: f64) -> Result<Self> {
+        Self::apart(words, pair_seconds, PAIRS, false)
     }
 
     /// A stream after the first second of its connection, as the mean of what follows: what iperf3 tells with `-O 1`.
-    pub fn settled(request: Request) -> Self {
-        Self::requested(request, SETTLED_PAIR_SECONDS, Manner::Settled)
+    pub fn settled(words: &str) -> Result<Self> {
+        Self::apart(words, SETTLED_PAIR_SECONDS, 1, true)
     }
 
-    fn requested(request: Request, pair_seconds: f64, manner: Manner) -> Self {
+    fn apart(words: &str, pair_seconds: f64, pairs: u32, settles: bool) -> Result<Self> {
+        Self::requested(words, pair_seconds, pairs, move |request, _| {
+            Ok(Work::Apart(Box::new(Apart { request, pairs, settles, merged: None })))
+        })
+    }
+
+    fn requested(
+        words: &str,
+        pair_seconds: f64,
+        pairs: u32,
+        prepare: impl FnOnce(Request, &mut Topology) -> Result<Work> + 'static,
+    ) -> Result<Self> {
+        let request = request(words).with_context(|| format!("{NO_REQUEST}: {words}"))?;
         let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
-        Self::Laboratory(Box::new(Laboratory { request, manner }))
+        let expected = Entry::from(request.clone()).expected * pairs;
+        let command = request.command();
+        Ok(Self { command, expected, prepare: Box::new(move |topology| prepare(request, topology)) })
     }
 
     /// Anything else: `take` takes a pair. `unit` is that of [`Metric::Value`].
-    pub fn adapter(
-        command: impl Into<String>,
-        unit: Unit,
-        take: impl FnMut() -> Result<Samples> + 'static,
-    ) -> Self {
-        Self::Adapter(Adapter { command: command.into(), unit, take: Box::new(take) })
+    pub fn adapter<F: FnMut() -> Result<Samples> + 'static>(command: &str, unit: Unit, take: F) -> Self {
+        let work = Work::Adapter { unit, take: Box::new(take), blocks: BTreeMap::new(), moments: Vec::new() };
+        Self { command: command.to_owned(), expected: PAIR, prepare: Box::new(|_| Ok(work)) }
     }
 
     /// An adapter with a single figure.
-    pub fn of_value(
-        command: impl Into<String>,
-        unit: Unit,
-        mut take: impl FnMut() -> Result<f64> + 'static,
-    ) -> Self {
+    pub fn of_value<F: FnMut() -> Result<f64> + 'static>(command: &str, unit: Unit, mut take: F) -> Self {
         Self::adapter(command, unit, move || Ok(vec![(Metric::Value, take()?)]))
-    }
-
-    /// The command that measures it alone.
-    pub fn command(&self) -> String {
-        match self {
-            Self::Laboratory(laboratory) => laboratory.request.command(),
-            Self::Adapter(adapter) => adapter.command.clone(),
-        }
     }
 }
 
-/// Everything that is measured in one run.
+/// Everything that is measured in one run: contestants by name, or the reason why one is missing.
 #[derive(Default)]
-pub struct Contest(Vec<(String, Result<Contestant>)>);
+pub struct Contest(pub Vec<(String, Result<Contestant>)>);
 
 impl Contest {
     /// Adds a contestant, or the reason why it is missing.
@@ -131,157 +151,139 @@ impl Contest {
         self.0.push((name.into(), contestant));
     }
 
-    /// Leaves out every contestant whose name is not kept.
-    pub fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
-        self.0.retain(|(name, _)| is_kept(name));
-    }
-
-    /// The contestants by name.
-    pub fn entrants(&self) -> impl Iterator<Item = (&str, &Result<Contestant>)> {
-        self.0.iter().map(|(name, contestant)| (name.as_str(), contestant))
-    }
-
-    /// The entries of a session.
+    /// The entries of a session. An absence names the contestant.
     pub fn entries(self) -> Vec<Entry> {
-        self.0.into_iter().map(|(name, contestant)| entry(name, contestant)).collect()
+        let entry = |(name, contestant): (String, Result<Contestant>)| Entry {
+            level: name.clone(),
+            test: None,
+            shape: name.clone(),
+            expected: contestant.as_ref().map_or(Duration::ZERO, |contestant| contestant.expected),
+            failures_max: FAILURES_MAX,
+            prepare: Box::new(move |topology| {
+                let Contestant { command, prepare, .. } = contestant?;
+                let work = prepare(topology)?;
+                Ok(Box::new(Pairs { name, command, rounds: Vec::new(), metrics: BTreeMap::new(), work }))
+            }),
+        };
+        self.0.into_iter().map(entry).collect()
     }
 }
 
-/// The entry of a session. An absence names the contestant.
-fn entry(name: String, contestant: Result<Contestant>) -> Entry {
-    let pairs = |manner| if let Manner::Fresh(pairs) = manner { pairs } else { 1 };
-    let expected = match &contestant {
-        Ok(Contestant::Laboratory(laboratory)) => {
-            Entry::from(laboratory.request.clone()).expected * pairs(laboratory.manner)
-        }
-        Ok(Contestant::Adapter(_)) => PAIR,
-        Err(_) => Duration::ZERO,
-    };
-    let contestant_name = name.clone();
-    let prepare: Prepare = Box::new(move |places| sampler(contestant_name, contestant?, places));
-    Entry { level: name.clone(), test: None, shape: name, expected, failures_max: FAILURES_MAX, prepare }
-}
-
-fn sampler(name: String, contestant: Contestant, places: &mut Topology) -> Result<Box<dyn Sampler>> {
-    let taken = Taken { name, command: contestant.command(), ..Taken::default() };
-    Ok(match contestant {
-        Contestant::Laboratory(laboratory) => match *laboratory {
-            Laboratory { request, manner: Manner::Kept } => {
-                Box::new(Kept { measurement: Measurement::prepare(request, places)?, taken })
-            }
-            Laboratory { request, manner } => Box::new(Fresh { request, manner, merged: None, taken }),
-        },
-        Contestant::Adapter(adapter) => {
-            Box::new(Adapted { adapter, taken, blocks: BTreeMap::new(), moments: Vec::new() })
-        }
-    })
-}
-
-/// The figures of each pair besides the value, and the round that it was taken in.
-#[derive(Default)]
-struct Taken {
+/// The pairs of a contestant so far: the round that each was taken in, and its figures besides the value.
+struct Pairs {
     name: String,
     command: String,
     rounds: Vec<u32>,
     metrics: BTreeMap<Metric, Vec<Option<f64>>>,
+    work: Work,
 }
 
-impl Taken {
-    /// Begins a pair that was taken in `round`.
-    fn begin(&mut self, round: u32) {
-        self.rounds.push(round);
-    }
-
-    /// Adds figures of this pair.
-    fn add(&mut self, samples: Samples) {
-        let pair = self.rounds.len().saturating_sub(1);
+impl Sampler for Pairs {
+    fn take_pair(&mut self, attempt: u32) -> Result<()> {
+        let pair = self.pairs_taken();
+        let samples = match &mut self.work {
+            Work::Kept(measurement) => {
+                measurement.take_pair()?;
+                // This pair counts even if it has no value.
+                self.rounds.push(attempt);
+                further_figures(measurement, pair)?
+            }
+            Work::Apart(apart) => apart.take(pair)?,
+            Work::Adapter { take, blocks, moments, .. } => {
+                let (source, target) = pin::two_cores();
+                let probe = || machine_probe::read(Some(source), Some(target));
+                let (began_unix_seconds, before, started) = (now_unix_seconds(), probe(), Instant::now());
+                let samples = take()?;
+                let seconds = started.elapsed().as_secs_f64();
+                for (metric, value) in samples {
+                    let block = Block { pair, value, seconds, operations: 1, ..Block::default() };
+                    blocks.entry(metric).or_default().push(block);
+                }
+                moments.push(Moment { pair, began_unix_seconds, before, after: probe() });
+                Samples::new()
+            }
+        };
+        self.rounds.resize(pair as usize + 1, attempt);
         for (metric, value) in samples {
             let values = self.metrics.entry(metric).or_default();
-            values.resize(pair, None);
+            values.resize(pair as usize, None);
             values.push(Some(value));
         }
-    }
-
-    /// `cell` with what figures read of it.
-    fn told(&self, mut cell: Cell) -> Cell {
-        cell.details.insert(CONTESTANT.to_owned(), self.name.as_str().into());
-        cell.details.insert(COMMAND.to_owned(), self.command.as_str().into());
-        cell.details.insert(ROUNDS.to_owned(), json!(self.rounds));
-        if !self.metrics.is_empty() {
-            let metrics = self.metrics.iter().map(|(metric, values)| (metric.to_string(), json!(values)));
-            cell.details.insert(METRICS.to_owned(), metrics.collect());
-        }
-        cell
-    }
-}
-
-struct Kept {
-    measurement: Measurement,
-    taken: Taken,
-}
-
-impl Sampler for Kept {
-    fn take_pair(&mut self, attempt: u32) -> Result<()> {
-        let pair = self.measurement.pairs_taken();
-        self.measurement.take_pair()?;
-        self.taken.begin(attempt);
-        let cell = self.measurement.cell()?;
-        let blocks: Vec<&Block> = cell.blocks.iter().filter(|block| block.pair == pair).collect();
-        ensure!(!blocks.is_empty(), "this pair has no value");
-        let middle =
-            |of: &dyn Fn(&Block) -> f64| median(&blocks.iter().map(|block| of(block)).collect::<Vec<_>>());
-        let mut samples = Samples::new();
-        match cell.test.as_str() {
-            "latency" => {
-                let mean = middle(&|block| 1e9 * block.seconds / block.operations as f64 / 2.0);
-                samples.push((Metric::Mean, mean));
-                let percentiles = self.measurement.percentiles_of_last_pair();
-                samples.extend(percentiles.map(|of| (Metric::P999, of.p999)));
-            }
-            "stream" if cell.size_bytes.is_some_and(|bytes| bytes <= SHORT_BYTES) => {
-                let size = cell.size_bytes.unwrap_or(1) as f64;
-                samples.push((Metric::Messages, middle(&|block| block.value / size)));
-            }
-            _ => {}
-        }
-        self.taken.add(samples);
         Ok(())
     }
 
     fn pairs_taken(&self) -> u32 {
-        self.measurement.pairs_taken()
+        self.rounds.len() as u32
     }
 
     fn cells(&self) -> Result<Vec<Cell>> {
-        Ok(vec![self.taken.told(self.measurement.cell()?)])
+        let mut cells = match &self.work {
+            Work::Kept(measurement) => vec![measurement.cell()?],
+            Work::Apart(apart) => apart.merged.iter().cloned().map(with_value).collect(),
+            Work::Adapter { unit, blocks, moments, .. } => {
+                let cell = |(metric, blocks): (&Metric, &Vec<Block>)| {
+                    let mut cell = with_value(Cell {
+                        schema: CELL_SCHEMA.to_owned(),
+                        level: FIGURE.to_owned(),
+                        test: by(&self.name, *metric).to_string(),
+                        unit: metric.unit().unwrap_or(*unit),
+                        blocks: blocks.clone(),
+                        moments: moments.clone(),
+                        environment: json!({}),
+                        ..Cell::default()
+                    });
+                    cell.details.insert(METRIC.to_owned(), metric.to_string().into());
+                    cell
+                };
+                blocks.iter().map(cell).collect()
+            }
+        };
+        for cell in &mut cells {
+            cell.details.insert(CONTESTANT.to_owned(), self.name.as_str().into());
+            cell.details.insert(COMMAND.to_owned(), self.command.as_str().into());
+            cell.details.insert(ROUNDS.to_owned(), json!(self.rounds));
+            if !self.metrics.is_empty() {
+                let metrics = self.metrics.iter().map(|(metric, values)| (metric.to_string(), json!(values)));
+                cell.details.insert(METRICS.to_owned(), metrics.collect());
+            }
+        }
+        Ok(cells)
     }
 }
 
-/// A pair of a settled connection takes so long: blocks are half a second then, as there is CPU to be published.
-const SETTLED_PAIR_SECONDS: f64 = 2.0;
-
-/// Its warm-up and this one of its blocks make up the second that is left out.
-const SETTLING_BLOCKS: usize = 1;
-
-struct Fresh {
-    request: Request,
-    manner: Manner,
-    merged: Option<Cell>,
-    taken: Taken,
+/// The figures of the last pair besides its value.
+fn further_figures(measurement: &Measurement, pair: u32) -> Result<Samples> {
+    let cell = measurement.cell()?;
+    let blocks: Vec<&Block> = cell.blocks.iter().filter(|block| block.pair == pair).collect();
+    ensure!(!blocks.is_empty(), "this pair has no value");
+    let middle =
+        |of: &dyn Fn(&Block) -> f64| median(&blocks.iter().map(|block| of(block)).collect::<Vec<_>>());
+    Ok(match cell.test.as_str() {
+        "latency" => {
+            let mean = middle(&|block| 1e9 * block.seconds / block.operations as f64 / 2.0);
+            let percentiles = measurement.percentiles_of_last_pair();
+            let tail = percentiles.map(|percentiles| (Metric::P999, percentiles.p999));
+            std::iter::once((Metric::Mean, mean)).chain(tail).collect()
+        }
+        "stream" if cell.size_bytes.is_some_and(|bytes| bytes <= SHORT_BYTES) => {
+            let size = cell.size_bytes.unwrap_or(1) as f64;
+            vec![(Metric::Messages, middle(&|block| block.value / size))]
+        }
+        _ => Samples::new(),
+    })
 }
 
-impl Sampler for Fresh {
-    fn take_pair(&mut self, attempt: u32) -> Result<()> {
+impl Apart {
+    /// Takes a pair, adds it to the cell, and returns its further figures.
+    fn take(&mut self, pair: u32) -> Result<Samples> {
         let mut measurement = Measurement::prepare(self.request.clone(), &mut Topology::default())?;
-        let pairs = if let Manner::Fresh(pairs) = self.manner { pairs } else { 1 };
-        (0..pairs).try_for_each(|_| measurement.take_pair())?;
+        (0..self.pairs).try_for_each(|_| measurement.take_pair())?;
         let mut cell = measurement.cell()?;
-        if self.manner == Manner::Settled {
+        if self.settles {
             cell.blocks = vec![mean_block(cell.blocks.get(SETTLING_BLOCKS..).unwrap_or_default())];
             // Compared with no other cell of the same request.
             cell.parameters.insert("settled".to_owned(), true.into());
         }
-        let pair = self.pairs_taken();
         cell.blocks.iter_mut().for_each(|block| block.pair = pair);
         let after = cell.moments.last().map(|last| last.after);
         cell.moments.truncate(1);
@@ -297,33 +299,20 @@ impl Sampler for Fresh {
         }
         cell.parameters.insert("pairs".to_owned(), (pair + 1).into());
         self.merged = Some(cell);
-        self.taken.begin(attempt);
-        self.taken.add(half_rtt.into_iter().chain(demand).collect());
-        Ok(())
-    }
-
-    fn pairs_taken(&self) -> u32 {
-        self.taken.rounds.len() as u32
-    }
-
-    fn cells(&self) -> Result<Vec<Cell>> {
-        Ok(self.merged.iter().map(|cell| self.taken.told(with_value(cell.clone()))).collect())
+        Ok(half_rtt.into_iter().chain(demand).collect())
     }
 }
 
 /// Everything that blocks of rates moved over all the time they took.
-fn mean_block(blocks: &[Block]) -> Block {
+pub fn mean_block(blocks: &[Block]) -> Block {
     let seconds: f64 = blocks.iter().map(|block| block.seconds).sum();
+    let disturbed = blocks.iter().map(|block| &block.disturbed).find(|disturbed| !disturbed.is_empty());
     Block {
-        pair: 0,
         value: blocks.iter().map(|block| block.value * block.seconds).sum::<f64>() / seconds,
         seconds,
         operations: blocks.iter().map(|block| block.operations).sum(),
-        disturbed: blocks
-            .iter()
-            .find(|block| !block.disturbed.is_empty())
-            .map_or(Vec::new(), |block| block.disturbed.clone()),
-        outlier: false,
+        disturbed: disturbed.cloned().unwrap_or_default(),
+        ..Block::default()
     }
 }
 
@@ -340,77 +329,17 @@ fn with_value(cell: Cell) -> Cell {
     }
 }
 
-struct Adapted {
-    adapter: Adapter,
-    taken: Taken,
-    blocks: BTreeMap<Metric, Vec<Block>>,
-    moments: Vec<Moment>,
-}
-
-impl Sampler for Adapted {
-    fn take_pair(&mut self, attempt: u32) -> Result<()> {
-        let (source, target) = pin::two_cores();
-        let probe = || machine_probe::read(Some(source), Some(target));
-        let (began_unix_seconds, before, started) = (now_unix_seconds(), probe(), Instant::now());
-        let samples = (self.adapter.take)()?;
-        let seconds = started.elapsed().as_secs_f64();
-        let pair = self.pairs_taken();
-        for (metric, value) in samples {
-            let (operations, disturbed, outlier) = (1, Vec::new(), false);
-            let block = Block { pair, value, seconds, operations, disturbed, outlier };
-            self.blocks.entry(metric).or_default().push(block);
-        }
-        self.moments.push(Moment { pair, began_unix_seconds, before, after: probe() });
-        self.taken.begin(attempt);
-        Ok(())
-    }
-
-    fn pairs_taken(&self) -> u32 {
-        self.taken.rounds.len() as u32
-    }
-
-    fn cells(&self) -> Result<Vec<Cell>> {
-        let cell = |(metric, blocks): (&Metric, &Vec<Block>)| {
-            let series = by(&self.taken.name, *metric);
-            let mut cell = with_value(Cell {
-                schema: CELL_SCHEMA.to_owned(),
-                level: FIGURE.to_owned(),
-                test: series.to_string(),
-                link: None,
-                between: String::new(),
-                size_bytes: None,
-                parameters: Parameters::default(),
-                value: 0.0,
-                unit: metric.unit().unwrap_or(self.adapter.unit),
-                ci95: None,
-                mean: None,
-                percentiles: None,
-                histogram: Vec::new(),
-                blocks: blocks.clone(),
-                moments: self.moments.clone(),
-                cpu: CpuBothEnds::default(),
-                cacheline: None,
-                failure: None,
-                details: Default::default(),
-                environment: json!({}),
-            });
-            cell.details.insert(METRIC.to_owned(), metric.to_string().into());
-            self.taken.told(cell)
-        };
-        Ok(self.blocks.iter().map(cell).collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bywire_results::cell::Session;
 
     use super::*;
-    use crate::figures::{Figure, Figures};
-    use crate::series::value;
+    use crate::figures::{Figure, Figures, value};
 
     /// The session that rounds of these contestants make, without a store.
-    fn session(contest: Contest, rounds: u32) -> Session {
+    fn session<const N: usize>(contestants: [(&str, Contestant); N], rounds: u32) -> Session {
+        let mut contest = Contest::default();
+        contestants.into_iter().for_each(|(name, contestant)| contest.add(name, Ok(contestant)));
         let mut session = Session::default();
         for entry in contest.entries() {
             let mut sampler = (entry.prepare)(&mut Topology::default()).expect("an adapter");
@@ -422,19 +351,18 @@ mod tests {
         session
     }
 
-    fn counting(mut values: Vec<f64>) -> Result<Contestant> {
-        Ok(Contestant::of_value("counts", Unit::Nanoseconds, move || match values.pop() {
-            Some(value) if value > 0.0 => Ok(value),
-            _ => anyhow::bail!("worn\nout"),
-        }))
+    /// Yields the last value first, and fails where one is negative.
+    fn counting(mut values: Vec<f64>) -> Contestant {
+        Contestant::of_value("counts", Unit::Nanoseconds, move || {
+            values.pop().filter(|value| *value > 0.0).context("worn out")
+        })
     }
 
     #[test]
     fn ratios_and_differences_compare_medians_and_show_the_rounds() {
-        let mut contest = Contest::default();
-        contest.add("above", counting(vec![30.0, 20.0, 10.0]));
-        contest.add("below", counting(vec![10.0, 10.0, 20.0]));
-        let session = session(contest, 3);
+        let counted =
+            [("above", counting(vec![30.0, 20.0, 10.0])), ("below", counting(vec![10.0, 10.0, 20.0]))];
+        let session = session(counted, 3);
         let figures = Figures::of(&session);
         let [above, below] = [value("above"), value("below")];
         let all = figures.rounds();
@@ -446,10 +374,8 @@ mod tests {
 
     #[test]
     fn a_failed_round_is_no_ratio_and_the_others_keep_theirs() {
-        let mut contest = Contest::default();
-        contest.add("weak", counting(vec![1.0, -1.0, 2.0]));
-        contest.add("strong", counting(vec![4.0, 8.0, 1.0]));
-        let session = session(contest, 3);
+        let counted = [("weak", counting(vec![1.0, -1.0, 2.0])), ("strong", counting(vec![4.0, 8.0, 1.0]))];
+        let session = session(counted, 3);
         let figures = Figures::of(&session);
         assert_eq!(figures.rounds().figure(value("weak")).map(|figure| figure.value), Some(1.5));
         let ratio = figures.rounds().ratio(value("weak"), value("strong")).expect("two rounds");
@@ -458,10 +384,8 @@ mod tests {
 
     #[test]
     fn each_figure_of_an_adapter_is_a_cell_with_its_unit() {
-        let mut contest = Contest::default();
         let take = || Ok(vec![(Metric::Long, 4e9), (Metric::NHalf, 300.0)]);
-        contest.add("bare", Ok(Contestant::adapter("a command", Unit::Nanoseconds, take)));
-        let session = session(contest, 2);
+        let session = session([("bare", Contestant::adapter("a command", Unit::Nanoseconds, take))], 2);
         let cells: Vec<_> =
             session.cells.iter().map(|cell| (cell.test.as_str(), cell.unit, cell.value)).collect();
         assert_eq!(cells, [("bare N½", Unit::Bytes, 300.0), ("bare long", Unit::BytesPerSecond, 4e9)]);
@@ -473,30 +397,19 @@ mod tests {
 
     #[test]
     fn a_mean_rate_weighs_blocks_by_their_time() {
-        let block = |value: f64, seconds: f64| Block {
-            pair: 0,
-            value,
-            seconds,
-            operations: 1,
-            disturbed: Vec::new(),
-            outlier: false,
-        };
+        let block = |value: f64, seconds: f64| Block { value, seconds, ..Block::default() };
         assert_eq!(mean_block(&[block(4.0, 1.0), block(1.0, 3.0)]).value, 1.75);
     }
 
     #[test]
-    fn the_command_contains_every_option_of_the_request() {
-        let request = Request {
-            size_bytes: Some(8),
-            integrity: Some(true),
-            spin: Some(false),
-            ..Request::new("msg", "latency")
-        };
-        assert_eq!(
-            Contestant::laboratory(request, 0.4).command(),
-            "bywire measure msg latency --size 8 --integrity on --no-spin --time 2"
-        );
-        let request = Request { lines: Some(256), time_seconds: None, ..Request::new("memory", "cacheline") };
-        assert_eq!(request.command(), "bywire measure memory cacheline --lines 256");
+    fn a_request_is_read_from_words_and_its_command_contains_every_option() {
+        let command = |words| Contestant::laboratory(words, 0.4).map(|contestant| contestant.command);
+        let words = "msg latency --size 8 --integrity on --no-spin";
+        assert_eq!(command(words).unwrap(), format!("bywire measure {words} --time 2"));
+        let words = "memory cacheline --lines 256";
+        assert_eq!(request(words).unwrap().command(), format!("bywire measure {words}"));
+        for wrong in ["msg", "msg latency --sise 8", "msg latency --size", "msg latency --spin 8"] {
+            assert!(request(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,13 +1,135 @@
-//! The figures of a session: medians, ratios and their spread, over all rounds or at one distance of the cores.
+//! The figures of a session: the series of its contestants, and their medians, ratios and spread, over all rounds or at one
+//! distance of the cores.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use bywire_analysis::conditions::{Conditions, State, pairs};
 use bywire_analysis::statistics::median;
-use bywire_results::cell::{Absence, Cell, Session, Unit};
+use bywire_results::cell::{Cell, Session, Unit};
 use serde_json::{Map, Value};
 
-use crate::series::{Metric, Series};
+/// A figure of a contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// The main figure. For the laboratory's tests it is the value of their cells.
+    Value,
+    /// The mean half-RTT.
+    Mean,
+    /// The half-RTT of which one in a thousand takes longer.
+    P999,
+    /// The median half-RTT, if the value is another one.
+    HalfRtt,
+    /// Messages per second.
+    Messages,
+    /// CPU of a message at both ends.
+    Overhead,
+    /// The length that reaches half of the rate.
+    NHalf,
+    /// The rate of long messages.
+    Long,
+    /// The rate of long messages in both directions together.
+    TwoWay,
+    /// The rate of messages of this length.
+    Rate(u64),
+    /// CPU for each KB of everything that takes part.
+    Demand,
+    /// CPU for each KB of the source.
+    Source,
+    /// CPU for each KB of the target.
+    Target,
+    /// CPU for each KB of the processes between both ends.
+    Between,
+    /// Segments that TCP sent again, where none counts as one so that a ratio can be told.
+    Again,
+    /// The part that they are of all segments.
+    AgainShare,
+    /// The time of a first connect.
+    Cold,
+    /// The time of a later connect.
+    Warm,
+    /// Memory of an idle connection.
+    Memory,
+    /// CPU of idle connections.
+    Cpu,
+}
+
+/// All but the rates by length: the name in a stored session, and the unit. That of a value is the contestant's own.
+const METRICS_NAMED: [(Metric, &str, Option<Unit>); 19] = [
+    (Metric::Value, "", None),
+    (Metric::Mean, "mean", Some(Unit::Nanoseconds)),
+    (Metric::P999, "p99.9", Some(Unit::Nanoseconds)),
+    (Metric::HalfRtt, "half-RTT", Some(Unit::Nanoseconds)),
+    (Metric::Messages, "messages", Some(Unit::MessagesPerSecond)),
+    (Metric::Overhead, "overhead", Some(Unit::Nanoseconds)),
+    (Metric::NHalf, "N½", Some(Unit::Bytes)),
+    (Metric::Long, "long", Some(Unit::BytesPerSecond)),
+    (Metric::TwoWay, "two-way", Some(Unit::BytesPerSecond)),
+    (Metric::Demand, "demand", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Source, "source", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Target, "target", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Between, "between", Some(Unit::MicrosecondsPerKb)),
+    (Metric::Again, "again", Some(Unit::Count)),
+    (Metric::AgainShare, "share again", Some(Unit::LostShare)),
+    (Metric::Cold, "cold", Some(Unit::Nanoseconds)),
+    (Metric::Warm, "warm", Some(Unit::Nanoseconds)),
+    (Metric::Memory, "memory", Some(Unit::Bytes)),
+    (Metric::Cpu, "CPU", Some(Unit::NanosecondsPerSecond)),
+];
+
+impl Metric {
+    /// The metric of that name in a stored session.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let named = METRICS_NAMED.into_iter().find(|row| row.1 == name);
+        named.map(|row| row.0).or_else(|| name.parse().ok().map(Self::Rate))
+    }
+
+    /// Its unit, if it is not the contestant's own.
+    pub fn unit(self) -> Option<Unit> {
+        let named = METRICS_NAMED.into_iter().find(|row| row.0 == self);
+        named.map_or(Some(Unit::BytesPerSecond), |row| row.2)
+    }
+}
+
+impl Display for Metric {
+    fn fmt(&self, formatter: &mut Formatter) -> fmt::Result {
+        match self {
+            Self::Rate(bytes) => write!(formatter, "{bytes}"),
+            _ => METRICS_NAMED
+                .iter()
+                .filter(|row| row.0 == *self)
+                .try_for_each(|row| formatter.write_str(row.1)),
+        }
+    }
+}
+
+/// A figure of a contestant, by the contestant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series<'a> {
+    /// The contestant.
+    pub contestant: &'a str,
+    /// Its figure.
+    pub metric: Metric,
+}
+
+/// The value of a contestant.
+pub const fn value(contestant: &str) -> Series<'_> {
+    by(contestant, Metric::Value)
+}
+
+/// A figure of a contestant.
+pub const fn by(contestant: &str, metric: Metric) -> Series<'_> {
+    Series { contestant, metric }
+}
+
+impl Display for Series<'_> {
+    fn fmt(&self, formatter: &mut Formatter) -> fmt::Result {
+        match self.metric {
+            Metric::Value => formatter.write_str(self.contestant),
+            metric => write!(formatter, "{} {metric}", self.contestant),
+        }
+    }
+}
 
 /// The detail of a cell that names its contestant.
 pub const CONTESTANT: &str = "contestant";
@@ -31,24 +153,29 @@ pub struct Figure {
 
 /// The figures of a session.
 pub struct Figures<'a> {
-    session: &'a Session,
+    /// The session, with its machine and the reasons why contestants are missing.
+    pub session: &'a Session,
     conditions: Conditions,
 }
 
 /// The rounds of a session, or those at one distance of the cores.
 #[derive(Clone, Copy)]
 pub struct Rounds<'a> {
-    figures: &'a Figures<'a>,
-    at: Option<State>,
+    /// The figures of all rounds.
+    pub figures: &'a Figures<'a>,
+    /// The distance, if not all rounds count.
+    pub at: Option<State>,
 }
 
 /// The two distances, with their names in the tables. A machine that has only one shows it as near.
 pub const DISTANCES: [(&str, State); 2] = [("near", State::Near), ("far", State::Far)];
 
-/// A session in which a contestant is missing, for tests.
+/// A session in which a contestant is missing.
+#[cfg(test)]
 pub fn without(contestant: &str, reason: &str) -> Session {
     let (level, reason) = (contestant.to_owned(), reason.to_owned());
-    Session { absent: vec![Absence { level, test: None, reason }], ..Session::default() }
+    let absent = vec![bywire_results::cell::Absence { level, test: None, reason }];
+    Session { absent, ..Session::default() }
 }
 
 impl<'a> Figures<'a> {
@@ -61,11 +188,6 @@ impl<'a> Figures<'a> {
     /// All rounds.
     pub fn rounds(&self) -> Rounds<'_> {
         Rounds { figures: self, at: None }
-    }
-
-    /// The rounds at a distance.
-    pub fn rounds_at(&self, distance: State) -> Rounds<'_> {
-        Rounds { figures: self, at: Some(distance) }
     }
 
     /// The cells of contestants, in the order taken.
@@ -88,20 +210,10 @@ impl<'a> Figures<'a> {
         absent.map(|absence| absence.reason.as_str())
     }
 
-    /// Every reason, by contestant.
-    pub fn reasons(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.session.absent.iter().map(|absence| (absence.level.as_str(), absence.reason.as_str()))
-    }
-
     /// The unit of a series that has values.
     pub fn unit(&self, series: Series) -> Option<Unit> {
         let (_, cell) = self.cells().find(|(name, _)| *name == series.contestant)?;
         Some(series.metric.unit().unwrap_or(cell.unit))
-    }
-
-    /// The machine and the build.
-    pub fn environment(&self) -> &Value {
-        &self.session.environment
     }
 }
 
@@ -136,13 +248,8 @@ impl Rounds<'_> {
         Some(Figure { value, ..spread })
     }
 
-    /// Rounds in which a series has a value.
-    pub fn count(self, series: Series) -> usize {
-        self.values(series).len()
-    }
-
     /// The values of a series by round.
-    fn values(self, series: Series) -> BTreeMap<u64, f64> {
+    pub fn values(self, series: Series) -> BTreeMap<u64, f64> {
         let cells = self.figures.cells().filter(|(name, _)| *name == series.contestant);
         let values = cells.flat_map(|(_, cell)| {
             let further = further(cell).and_then(|metrics| metrics.get(&series.metric.to_string()));
@@ -180,4 +287,19 @@ fn spread(values: &[f64]) -> Option<Figure> {
     let low = values.iter().copied().reduce(f64::min)?;
     let high = values.iter().copied().reduce(f64::max)?;
     Some(Figure { value: low, low, high })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_named_by_their_contestant_and_figure() {
+        assert_eq!(value("floor").to_string(), "floor");
+        assert_eq!(by("ucx", Metric::Mean).to_string(), "ucx mean");
+        assert_eq!(by("mpi", Metric::Rate(1024)).to_string(), "mpi 1024");
+        for metric in METRICS_NAMED.map(|row| row.0).into_iter().chain([Metric::Rate(1024)]) {
+            assert_eq!(Metric::of_name(&metric.to_string()), Some(metric));
+        }
+    }
 }

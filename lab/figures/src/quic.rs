@@ -5,12 +5,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bywire_measure::clock::Clock;
 use bywire_measure::endpoint::{Kind, Mark};
-use bywire_measure::namespaces::Namespaces;
 use bywire_measure::payload::{Reader, Writer};
-use bywire_measure::pin;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use quinn::{
@@ -21,64 +19,32 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_bu
 
 use crate::bare_udp::What;
 use crate::contestant::Contestant;
-use crate::rival_pair;
-
-/// The first argument of a process that plays an end.
-pub const END: &str = "__quic_end";
+use crate::process::{Ends, Place};
 
 /// The payload of a UDP packet at an MTU of 1500.
 const PACKET_BYTES: u16 = 1472;
 const MESSAGE_BYTES: usize = 1 << 20;
-/// What may be under way, in sockets and on a stream.
+/// Bytes that may be under way, in sockets and on a stream.
 const WINDOW_BYTES: u32 = 8 << 20;
 const SERVER: &str = "target";
-const PORT: u16 = 7402;
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A ping-pong of 8 bytes between ends that sleep (median half-RTT in ns), or a stream of messages of 1 MiB (bytes per
 /// second).
-pub fn contestant(namespaces: &Arc<Namespaces>, what: What, seconds: f64) -> Contestant {
-    let namespaces = Arc::clone(namespaces);
-    let take = move || {
-        let (source_core, target_core) = pin::two_cores();
-        let address = SocketAddr::new(namespaces.target.address().into(), PORT).to_string();
-        let word = what.word();
-        let words = |role: &str, core: u32, last: &str| {
-            [END, role, word, &core.to_string(), &address, last].map(str::to_owned).to_vec()
-        };
-        let printed = rival_pair::ends(
-            &namespaces,
-            words("target", target_core, ""),
-            |certificate| {
-                let mut words = words("source", source_core, certificate);
-                words.push(seconds.to_string());
-                words
-            },
-            Duration::from_secs_f64(seconds) + TIMEOUT,
-        )?;
-        Ok(printed.trim().parse()?)
-    };
+pub fn contestant(place: &Place, what: What, seconds: f64) -> Contestant {
+    let place = place.clone();
+    let take = move || place.figure("quic", &[&format!("{what:?}")], seconds);
     Contestant::of_value("./x figures links (quinn)", what.unit(), take)
 }
 
-/// Plays an end: `target WHAT CORE ADDRESS ""`, which prints its certificate, or `source WHAT CORE ADDRESS CERTIFICATE
-/// SECONDS`, which prints its figure.
-///
-/// # Errors
-/// Errors of an end.
-pub fn play(words: &[String]) -> Result<()> {
-    let [role, what, core, address, certificate, rest @ ..] = words else {
-        bail!("an end of QUIC has 5 words or more")
-    };
-    pin::pin_to(core.parse()?)?;
-    let (is_bulk, address) = (what == "bulk", address.parse()?);
+/// Plays an end, whose word is the name of a [`What`]. The target prints its certificate, and the source its figure.
+pub fn play(arguments: &[String]) -> Result<()> {
+    let Ends { is_target, addresses: [_, target], duration, greeting, words } = Ends::of(arguments)?;
+    let is_bulk = words[0] == format!("{:?}", What::Bulk);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    if role == "target" {
-        return runtime.block_on(serve(address, is_bulk));
+    if is_target {
+        return runtime.block_on(serve(target, is_bulk));
     }
-    let seconds = rest.first().context("for how long?")?.parse()?;
-    let duration = Duration::from_secs_f64(seconds);
-    println!("{}", runtime.block_on(ask(address, certificate, is_bulk, duration))?);
+    println!("{}", runtime.block_on(ask(target, greeting, is_bulk, duration))?);
     Ok(())
 }
 
@@ -106,7 +72,7 @@ async fn serve(bind: SocketAddr, is_bulk: bool) -> Result<()> {
     let mut config = ServerConfig::with_single_cert(vec![certificate.clone()], key.into())?;
     config.transport_config(transport());
     let endpoint = endpoint(bind, Some(config))?;
-    println!("{}", certificate.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    println!("{}", serde_json::to_string(&certificate[..])?);
     let connection = endpoint.accept().await.context("nobody has come")?.await?;
     if is_bulk {
         receive_long(&connection).await?
@@ -118,11 +84,9 @@ async fn serve(bind: SocketAddr, is_bulk: bool) -> Result<()> {
 }
 
 async fn ask(server: SocketAddr, certificate: &str, is_bulk: bool, duration: Duration) -> Result<f64> {
-    let digits = certificate.as_bytes().chunks(2).map(|pair| Ok(std::str::from_utf8(pair)?));
-    let bytes =
-        digits.map(|pair: Result<_>| Ok(u8::from_str_radix(pair?, 16)?)).collect::<Result<Vec<_>>>()?;
+    let certificate: Vec<u8> = serde_json::from_str(certificate)?;
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(bytes))?;
+    roots.add(CertificateDer::from(certificate))?;
     let mut config = ClientConfig::with_root_certificates(Arc::new(roots))?;
     config.transport_config(transport());
     let endpoint = endpoint(([0, 0, 0, 0], 0).into(), None)?;

@@ -2,29 +2,28 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 
-use crate::ethernet::{Join, inside};
+use crate::ethernet::Join;
+use crate::process::{self, Place, find};
 
 /// The interface that programs see.
 const INTERFACE: &str = "by0";
-
 /// The MTU below the tunnels of one machine: longer than their frames, so that none is fragmented twice.
 const LONG_WIRE_MTU_BYTES: u32 = 9200;
 /// The MTU of a wire between machines.
 pub const WIRE_MTU_BYTES: u32 = 1500;
 const UNDERLAY: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 77, 1), Ipv4Addr::new(192, 168, 77, 2)];
-
 /// The UDP port of those that are told one.
 const PORT: u16 = 4242;
-
 /// A daemon that has not made its interface within this time is killed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -39,8 +38,20 @@ pub struct Rival {
     /// Whether its packets are encrypted.
     pub is_encrypted: bool,
     /// The programs that it needs, with their Debian packages.
-    programs: &'static [(&'static str, &'static str)],
-    start: fn(&Rival, &[Side; 2], &Path) -> Result<Vec<Leader>>,
+    programs: &'static [Program],
+    start: Start,
+}
+
+type Program = (&'static str, &'static str);
+
+/// Starts the daemons of both sides.
+type Start = fn(&Pair) -> Result<Vec<Leader>>;
+
+/// A rival at both ends of a wire, and its directory.
+struct Pair<'a> {
+    rival: &'a Rival,
+    sides: [Side<'a>; 2],
+    directory: &'a Path,
 }
 
 /// Those within one machine, without encryption. Each has the longest MTU that it takes, up to 9000.
@@ -54,122 +65,106 @@ pub const RIVALS: [Rival; 4] = [
 /// Those over a wire of [`WIRE_MTU_BYTES`]. Each has its own default MTU, or the longest whose packets the wire takes whole.
 pub const RIVALS_BETWEEN_MACHINES: [Rival; 9] = [
     VXLAN,
-    Rival {
-        name: "kernel WireGuard",
-        mtu_bytes: 1420,
-        is_encrypted: true,
-        programs: &[WG],
-        start: kernel_wireguard,
-        ..VXLAN
-    },
+    rival("kernel WireGuard", 1420, &[WG], kernel_wireguard).encrypted(),
     OPENVPN,
     TINC,
     VDE,
-    Rival {
-        name: "OpenVPN tap encrypted",
-        is_encrypted: true,
-        programs: &[OPENVPN_PROGRAM, ("openssl", "openssl")],
-        ..OPENVPN
-    },
-    Rival { name: "tinc encrypted", is_encrypted: true, ..TINC },
-    Rival {
-        name: "nebula",
-        mtu_bytes: 1300,
-        is_encrypted: true,
-        programs: &[("nebula", "nebula"), ("nebula-cert", "nebula")],
-        start: nebula,
-        ..VXLAN
-    },
-    Rival {
-        name: "wireguard-go",
-        mtu_bytes: 1420,
-        is_encrypted: true,
-        programs: &[("wireguard-go", "wireguard-go"), WG],
-        start: wireguard_go,
-        ..VXLAN
-    },
+    rival("OpenVPN tap encrypted", 1430, &[OPENVPN_PROGRAM, ("openssl", "openssl")], openvpn).encrypted(),
+    Rival { name: "tinc encrypted", ..TINC }.encrypted(),
+    rival("nebula", 1300, &[("nebula", "nebula"), ("nebula-cert", "nebula")], nebula).encrypted(),
+    rival("wireguard-go", 1420, &[("wireguard-go", "wireguard-go"), WG], wireguard_go).encrypted(),
 ];
 
-const WG: (&str, &str) = ("wg", "wireguard-tools");
-const OPENVPN_PROGRAM: (&str, &str) = ("openvpn", "openvpn");
+const WG: Program = ("wg", "wireguard-tools");
+const OPENVPN_PROGRAM: Program = ("openvpn", "openvpn");
+const VXLAN: Rival = rival("kernel VXLAN", 1450, &[], vxlan);
+const OPENVPN: Rival = rival("OpenVPN tap", 1430, &[OPENVPN_PROGRAM], openvpn);
+const TINC: Rival = rival("tinc", 1400, &[("tincd", "tinc")], tinc);
+const VDE: Rival = rival("vde", 1500, &[("vde_switch", "vde2"), ("vde_plug2tap", "vde2")], vde);
 
-const VXLAN: Rival = Rival {
-    name: "kernel VXLAN",
-    mtu_bytes: 1450,
-    wire_mtu_bytes: WIRE_MTU_BYTES,
-    is_encrypted: false,
-    programs: &[],
-    start: vxlan,
-};
-const OPENVPN: Rival =
-    Rival { name: "OpenVPN tap", mtu_bytes: 1430, programs: &[OPENVPN_PROGRAM], start: openvpn, ..VXLAN };
-const TINC: Rival =
-    Rival { name: "tinc", mtu_bytes: 1400, programs: &[("tincd", "tinc")], start: tinc, ..VXLAN };
-const VDE: Rival = Rival {
-    name: "vde",
-    mtu_bytes: 1500,
-    programs: &[("vde_switch", "vde2"), ("vde_plug2tap", "vde2")],
-    start: vde,
-    ..VXLAN
-};
+/// One without encryption between machines.
+const fn rival(name: &'static str, mtu_bytes: u32, programs: &'static [Program], start: Start) -> Rival {
+    Rival { name, mtu_bytes, wire_mtu_bytes: WIRE_MTU_BYTES, is_encrypted: false, programs, start }
+}
 
 impl Rival {
+    const fn encrypted(self) -> Self {
+        Self { is_encrypted: true, ..self }
+    }
+
     /// Joins two namespaces by it.
     pub fn join(&'static self) -> Join {
-        Rc::new(|| Ok(Rc::new(self.open()?)))
+        Rc::new(|| Ok(Place(Some(Arc::new(self.open()?)))))
     }
 
     fn open(&self) -> Result<Namespaces> {
         for (program, package) in self.programs {
-            let mut look = Command::new("sh");
-            look.args(["-c", &format!("command -v {program}")]).stdout(Stdio::null());
-            ensure!(
-                look.status()?.success(),
-                "{program} is not installed: `./x figures` installs it as root, or apt-get install {package}"
-            );
+            find(program, package)?;
         }
         Namespaces::joined(|source, target| {
             let sides = [source, target];
-            underlay(&sides, self.wire_mtu_bytes).context("cannot set up a veth pair")?;
             let directory = tempfile::tempdir()?;
-            let daemons = (self.start)(self, &sides, directory.path())?;
-            for side in &sides {
-                self.bring_up(side)?;
+            let pair = Pair { rival: self, sides, directory: directory.path() };
+            pair.lay_wire().context("cannot set up a veth pair")?;
+            let daemons = (self.start)(&pair)?;
+            for side in sides {
+                // The interface that a daemon makes, and its address.
+                let batch = format!(
+                    "link set {INTERFACE} mtu {} up\naddress replace {}/{PREFIX_LENGTH} dev {INTERFACE}\n",
+                    self.mtu_bytes,
+                    side.namespace.address()
+                );
+                let made = await_success(|| side.namespace.configure(&batch));
+                made.with_context(|| format!("{} makes no interface", self.name))?;
             }
             let processes = daemons.iter().map(|daemon| daemon.child.id()).collect();
             Ok(NamespaceLink { name: self.name, processes, kept: Box::new((daemons, directory)) })
         })
     }
+}
 
-    /// Waits for the interface, and gives it its address.
-    fn bring_up(&self, side: &Side) -> Result<()> {
-        let batch = format!(
-            "link set {INTERFACE} mtu {} up\naddress replace {}/{PREFIX_LENGTH} dev {INTERFACE}\n",
-            self.mtu_bytes,
-            side.namespace.address()
-        );
-        let made = await_success(|| side.namespace.configure(&batch));
-        made.with_context(|| format!("{} makes no interface", self.name))
+impl Pair<'_> {
+    fn lay_wire(&self) -> Result<()> {
+        let (mtu, [source, target]) = (self.rival.wire_mtu_bytes, self.sides);
+        source.namespace.configure(&format!(
+            "link add under0 mtu {mtu} type veth peer name under0 mtu {mtu} netns {}\n",
+            target.process
+        ))?;
+        self.sides.iter().zip(UNDERLAY).try_for_each(|(side, address)| {
+            let batch = format!("address add {address}/24 dev under0\nlink set under0 up\n");
+            side.namespace.configure(&batch)
+        })
+    }
+
+    /// Starts a daemon at one of the sides, which works in the directory.
+    fn daemon(&self, own: usize, line: &str) -> Result<Leader> {
+        let mut command = process::command(Some(self.sides[own].namespace), None, line)?;
+        // An open standard input: some programs exit when it is closed.
+        process::start(command.stdin(Stdio::piped()).current_dir(self.directory))
+    }
+
+    /// Runs a line by a shell in the directory, in the namespace of a side or outside. Returns its output.
+    fn printed(&self, own: Option<usize>, line: &str) -> Result<String> {
+        let mut command = Command::new("sh");
+        own.map_or(Ok(()), |own| self.sides[own].namespace.enter(&mut command))?;
+        let done = command.args(["-c", line]).stdin(Stdio::null()).current_dir(self.directory).output()?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        let (program, last) = (line.split(' ').next(), said.lines().last().unwrap_or("it said nothing"));
+        ensure!(done.status.success(), "{}: {last}", program.unwrap_or_default());
+        Ok(String::from_utf8(done.stdout)?.trim().to_owned())
+    }
+
+    fn write(&self, name: &str, text: String) -> Result<()> {
+        Ok(fs::write(self.directory.join(name), text)?)
     }
 }
 
-fn underlay(sides: &[Side; 2], mtu: u32) -> Result<()> {
-    sides[0].namespace.configure(&format!(
-        "link add under0 mtu {mtu} type veth peer name under0 mtu {mtu} netns {}\n",
-        sides[1].process
-    ))?;
-    for (side, address) in sides.iter().zip(UNDERLAY) {
-        let batch = format!("address add {address}/24 dev under0\nlink set under0 up\n");
-        side.namespace.configure(&batch)?;
-    }
-    Ok(())
-}
+/// The names of both sides in files and settings.
+const NAMES: [&str; 2] = ["source", "target"];
 
-fn daemon(side: &Side, words: &[&str]) -> Result<Leader> {
-    let mut command = inside(side.namespace, None, words)?;
-    // An open standard input: some programs exit when it is closed.
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    Leader::start(&mut command).with_context(|| format!("cannot start {}", words[0]))
+/// The addresses of a side and of the other one below the tunnel.
+fn underlay(own: usize) -> [Ipv4Addr; 2] {
+    [UNDERLAY[own], UNDERLAY[1 - own]]
 }
 
 /// Tries until it succeeds, or until a daemon would have been ready.
@@ -184,112 +179,83 @@ fn await_success(attempt: impl Fn() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// What a program prints that ends by itself.
-fn printed(words: &[&str]) -> Result<String> {
-    let done = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-    let done = done.with_context(|| format!("cannot start {}", words[0]))?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{}: {}", words[0], said.lines().last().unwrap_or("it said nothing"));
-    Ok(String::from_utf8(done.stdout)?)
-}
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("a directory without a name")
-}
-
-fn vxlan(_: &Rival, sides: &[Side; 2], _: &Path) -> Result<Vec<Leader>> {
-    for (own, side) in sides.iter().enumerate() {
-        let (here, there) = (UNDERLAY[own], UNDERLAY[1 - own]);
-        side.namespace
-            .configure(&format!(
-                "link add {INTERFACE} type vxlan id 77 local {here} remote {there} dstport 4789 dev under0\n"
-            ))
-            .context("this kernel has no VXLAN")?;
+fn vxlan(pair: &Pair) -> Result<Vec<Leader>> {
+    for (own, side) in pair.sides.iter().enumerate() {
+        let [here, there] = underlay(own);
+        let made = side.namespace.configure(&format!(
+            "link add {INTERFACE} type vxlan id 77 local {here} remote {there} dstport 4789 dev under0\n"
+        ));
+        made.context("this kernel has no VXLAN")?;
     }
     Ok(Vec::new())
 }
 
-fn openvpn(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
-    let files = ["source", "target"].map(|name| directory.join(name));
-    let mut fingerprints = Vec::new();
-    for file in files.iter().filter(|_| rival.is_encrypted) {
-        fingerprints.push(certificate(file)?);
-    }
-    let mtu = rival.mtu_bytes.to_string();
+fn openvpn(pair: &Pair) -> Result<Vec<Leader>> {
+    let fingerprints = match pair.rival.is_encrypted {
+        true => [certificate(pair, NAMES[0])?, certificate(pair, NAMES[1])?],
+        false => Default::default(),
+    };
     let start = |own: usize| {
-        let (here, there) = (UNDERLAY[own].to_string(), UNDERLAY[1 - own].to_string());
-        let ends = ["openvpn", "--dev-type", "tap", "--dev", INTERFACE, "--local", &here, "--remote", &there];
-        let common = ["--tun-mtu", &mtu, "--mssfix", "0"];
-        if !rival.is_encrypted {
-            return daemon(
-                &sides[own],
-                &[&ends[..], &common, &["--cipher", "none", "--auth", "none"]].concat(),
-            );
-        }
-        let (key, certificate) = (files[own].with_extension("key"), files[own].with_extension("crt"));
-        let role: &[&str] = if own == 0 { &["--tls-client"] } else { &["--tls-server", "--dh", "none"] };
-        let secured = ["--key", text(&key)?, "--cert", text(&certificate)?];
-        let peer = ["--peer-fingerprint", &fingerprints[1 - own], "--data-ciphers", "AES-256-GCM"];
-        daemon(&sides[own], &[&ends[..], &common, role, &secured, &peer].concat())
+        let ([here, there], name, fingerprint) = (underlay(own), NAMES[own], &fingerprints[1 - own]);
+        let ends = format!("--dev-type tap --dev {INTERFACE} --local {here} --remote {there}");
+        let role = if own == 0 { "--tls-client" } else { "--tls-server --dh none" };
+        let security = match pair.rival.is_encrypted {
+            true => format!(
+                "{role} --key {name}.key --cert {name}.crt --peer-fingerprint {fingerprint} \
+                 --data-ciphers AES-256-GCM"
+            ),
+            false => "--cipher none --auth none".to_owned(),
+        };
+        let mtu = pair.rival.mtu_bytes;
+        pair.daemon(own, &format!("openvpn {ends} --tun-mtu {mtu} --mssfix 0 {security}"))
     };
     // The one that answers is there first.
     let target = start(1)?;
     Ok(vec![start(0)?, target])
 }
 
-/// Makes a key and a certificate that it signs itself, beside `file`. Returns the certificate's fingerprint.
-fn certificate(file: &Path) -> Result<String> {
-    let (key, certificate) = (file.with_extension("key"), file.with_extension("crt"));
-    let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
-    let files = ["-keyout", text(&key)?, "-out", text(&certificate)?, "-subj", "/CN=bench"];
-    printed(&[&["openssl", "req", "-x509"][..], &curve, &files].concat())?;
-    let shown =
-        printed(&["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", text(&certificate)?])?;
-    let (_, fingerprint) = shown.trim().split_once('=').context("openssl prints no fingerprint")?;
+/// Makes a key and a certificate that it signs itself. Returns the certificate's fingerprint.
+fn certificate(pair: &Pair, name: &str) -> Result<String> {
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=bench";
+    pair.printed(None, &format!("openssl req -x509 {key} -keyout {name}.key -out {name}.crt"))?;
+    let shown = pair.printed(None, &format!("openssl x509 -noout -fingerprint -sha256 -in {name}.crt"))?;
+    let (_, fingerprint) = shown.split_once('=').context("openssl prints no fingerprint")?;
     Ok(fingerprint.to_owned())
 }
 
-fn vde(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
-    let switch = directory.join("switch");
-    let switch = text(&switch)?;
-    let mut all = vec![daemon(&sides[0], &["vde_switch", "-s", switch])?];
+fn vde(pair: &Pair) -> Result<Vec<Leader>> {
+    let switch = pair.directory.join("switch");
+    let mut all = vec![pair.daemon(0, &format!("vde_switch -s '{}'", switch.display()))?];
     await_success(|| {
-        ensure!(Path::new(switch).join("ctl").exists(), "vde_switch does not start");
+        ensure!(switch.join("ctl").exists(), "vde_switch does not start");
         Ok(())
     })?;
-    for side in sides {
-        all.push(daemon(side, &["vde_plug2tap", "-s", switch, INTERFACE])?);
+    for own in 0..2 {
+        all.push(pair.daemon(own, &format!("vde_plug2tap -s '{}' {INTERFACE}", switch.display()))?);
     }
     Ok(all)
 }
 
 /// Two nodes that know each other's keys.
-fn tinc(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
-    let names = ["source", "target"];
-    let home = |name: &str| directory.join(name);
+fn tinc(pair: &Pair) -> Result<Vec<Leader>> {
     // Its own cipher and digest otherwise.
-    let plain = if rival.is_encrypted { "" } else { "Cipher = none\nDigest = none\n" };
-    for (name, address) in names.iter().zip(UNDERLAY) {
-        fs::create_dir_all(home(name).join("hosts"))?;
-        let other = if *name == names[0] { "ConnectTo = target\n" } else { "" };
+    let plain = if pair.rival.is_encrypted { "" } else { "Cipher = none\nDigest = none\n" };
+    let home = |own: usize| pair.directory.join(NAMES[own]).display().to_string();
+    for (own, name) in NAMES.into_iter().enumerate() {
+        fs::create_dir_all(format!("{}/hosts", home(own)))?;
+        let other = if own == 0 { "ConnectTo = target\n" } else { "" };
         let configuration =
             format!("Name = {name}\nMode = switch\nDeviceType = tap\nInterface = {INTERFACE}\n{other}");
-        fs::write(home(name).join("tinc.conf"), configuration)?;
-        let host = format!("Address = {address}\n{plain}Compression = 0\n");
-        fs::write(home(name).join("hosts").join(name), host)?;
-        let mut keys = Command::new("tincd");
-        keys.arg("-c").arg(home(name)).args(["-K", "2048"]).stdin(Stdio::null());
-        let made = keys.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-        ensure!(made.success(), "tincd makes no keys");
+        pair.write(&format!("{name}/tinc.conf"), configuration)?;
+        let host = format!("Address = {}\n{plain}Compression = 0\n", UNDERLAY[own]);
+        pair.write(&format!("{name}/hosts/{name}"), host)?;
+        pair.printed(None, &format!("tincd -c '{}' -K 2048", home(own)))?;
     }
-    for (own, other) in [(names[0], names[1]), (names[1], names[0])] {
-        fs::copy(home(other).join("hosts").join(other), home(own).join("hosts").join(other))?;
+    for (own, other) in [(0, 1), (1, 0)] {
+        let file = |at: usize| format!("{}/hosts/{}", home(at), NAMES[other]);
+        fs::copy(file(other), file(own))?;
     }
-    let start = |own: usize| {
-        let (home, lock) = (home(names[own]), home(names[own]).join("pid"));
-        let (home, lock) = (home.to_string_lossy(), format!("--pidfile={}", lock.display()));
-        daemon(&sides[own], &["tincd", "-c", &home, "-D", &lock])
-    };
+    let start = |own: usize| pair.daemon(own, &format!("tincd -c '{0}' -D '--pidfile={0}/pid'", home(own)));
     // The one that connects finds the other there.
     let target = start(1)?;
     std::thread::sleep(Duration::from_millis(300));
@@ -297,84 +263,59 @@ fn tinc(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader
 }
 
 /// Two hosts of one authority, which know where the other one is. All else is as it comes.
-fn nebula(rival: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
-    let names = ["source", "target"];
-    let file = |name: &str| directory.join(name);
-    let (authority, authority_key) = (file("ca.crt"), file("ca.key"));
-    let (authority, authority_key) = (text(&authority)?, text(&authority_key)?);
-    printed(&["nebula-cert", "ca", "-name", "bench", "-out-crt", authority, "-out-key", authority_key])?;
+fn nebula(pair: &Pair) -> Result<Vec<Leader>> {
+    pair.printed(None, "nebula-cert ca -name bench -out-crt ca.crt -out-key ca.key")?;
     let mut daemons = Vec::new();
-    for (own, side) in sides.iter().enumerate() {
-        let (certificate, key) = (file(&format!("{}.crt", names[own])), file(&format!("{}.key", names[own])));
-        let (certificate, key) = (text(&certificate)?, text(&key)?);
-        let network = format!("{}/{PREFIX_LENGTH}", side.namespace.address());
-        let signed = ["nebula-cert", "sign", "-ca-crt", authority, "-ca-key", authority_key];
-        let host = ["-name", names[own], "-ip", &network, "-out-crt", certificate, "-out-key", key];
-        printed(&[&signed[..], &host].concat())?;
-        let (other, there) = (sides[1 - own].namespace.address(), UNDERLAY[1 - own]);
+    for (own, name) in NAMES.into_iter().enumerate() {
+        let [address, other] = [own, 1 - own].map(|side| pair.sides[side].namespace.address());
+        let files = format!("-ca-crt ca.crt -ca-key ca.key -out-crt {name}.crt -out-key {name}.key");
+        pair.printed(None, &format!("nebula-cert sign {files} -name {name} -ip {address}/{PREFIX_LENGTH}"))?;
+        let (there, mtu) = (UNDERLAY[1 - own], pair.rival.mtu_bytes);
         let any = "[{port: any, proto: any, host: any}]";
         let settings = format!(
-            "pki: {{ca: {authority}, cert: {certificate}, key: {key}}}\n\
+            "pki: {{ca: ca.crt, cert: {name}.crt, key: {name}.key}}\n\
              static_host_map: {{\"{other}\": [\"{there}:{PORT}\"]}}\n\
              lighthouse: {{am_lighthouse: false}}\n\
              listen: {{host: 0.0.0.0, port: {PORT}}}\n\
-             tun: {{dev: {INTERFACE}, mtu: {}}}\n\
-             firewall: {{outbound: {any}, inbound: {any}}}\n",
-            rival.mtu_bytes
+             tun: {{dev: {INTERFACE}, mtu: {mtu}}}\n\
+             firewall: {{outbound: {any}, inbound: {any}}}\n"
         );
-        let configuration = file(&format!("{}.yml", names[own]));
-        fs::write(&configuration, settings)?;
-        daemons.push(daemon(side, &["nebula", "-config", text(&configuration)?])?);
+        pair.write(&format!("{name}.yml"), settings)?;
+        daemons.push(pair.daemon(own, &format!("nebula -config {name}.yml"))?);
     }
     Ok(daemons)
 }
 
-fn wireguard_go(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
+fn wireguard_go(pair: &Pair) -> Result<Vec<Leader>> {
     // Both have their sockets in one directory, under the names of their interfaces.
     let names = ["s", "t"].map(|end| format!("wg{}{end}", std::process::id()));
-    let mut daemons = Vec::new();
-    for (side, name) in sides.iter().zip(&names) {
-        daemons.push(daemon(side, &["wireguard-go", "-f", name])?);
-    }
-    let keys = wireguard_keys(directory)?;
-    for (own, side) in sides.iter().enumerate() {
-        let name = &names[own];
-        let configure = || wireguard_peer(sides, own, name, &keys);
-        await_success(configure).context("wireguard-go is not ready")?;
+    let start = |own: usize| pair.daemon(own, &format!("wireguard-go -f {}", names[own]));
+    let daemons = vec![start(0)?, start(1)?];
+    wireguard(pair, |own| names[own].as_str())?;
+    for (side, name) in pair.sides.iter().zip(&names) {
         side.namespace.configure(&format!("link set {name} name {INTERFACE}\n"))?;
     }
     Ok(daemons)
 }
 
-fn kernel_wireguard(_: &Rival, sides: &[Side; 2], directory: &Path) -> Result<Vec<Leader>> {
-    let keys = wireguard_keys(directory)?;
-    for (own, side) in sides.iter().enumerate() {
+fn kernel_wireguard(pair: &Pair) -> Result<Vec<Leader>> {
+    for side in pair.sides {
         let made = side.namespace.configure(&format!("link add {INTERFACE} type wireguard\n"));
         made.context("this kernel has no WireGuard")?;
-        wireguard_peer(sides, own, INTERFACE, &keys)?;
     }
+    wireguard(pair, |_| INTERFACE)?;
     Ok(Vec::new())
 }
 
-/// The file of a private key, and the public key, of either end.
-fn wireguard_keys(directory: &Path) -> Result<[(PathBuf, String); 2]> {
-    let make = |name: &str| -> Result<(PathBuf, String)> {
-        let path = directory.join(name);
-        fs::write(&path, printed(&["wg", "genkey"])?)?;
-        let public = printed(&["sh", "-c", &format!("wg pubkey < '{}'", text(&path)?)])?;
-        Ok((path, public.trim().to_owned()))
-    };
-    Ok([make("source.key")?, make("target.key")?])
-}
-
-fn wireguard_peer(sides: &[Side; 2], own: usize, name: &str, keys: &[(PathBuf, String); 2]) -> Result<()> {
-    let (private, there) = (text(&keys[own].0)?, format!("{}:{PORT}", UNDERLAY[1 - own]));
-    let (port, other) = (PORT.to_string(), format!("{}/32", sides[1 - own].namespace.address()));
-    let own_part = ["wg", "set", name, "listen-port", &port, "private-key", private];
-    let peer = ["peer", &keys[1 - own].1, "allowed-ips", &other, "endpoint", &there];
-    let mut command = inside(sides[own].namespace, None, &[&own_part[..], &peer].concat())?;
-    let done = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "wg: {}", said.lines().last().unwrap_or("it said nothing"));
-    Ok(())
+/// Makes keys, and introduces the interfaces of both sides to each other.
+fn wireguard<'a>(pair: &Pair, interface: impl Fn(usize) -> &'a str) -> Result<()> {
+    let make = |name: &str| pair.printed(None, &format!("wg genkey | tee {name}.key | wg pubkey"));
+    let public_keys = [make(NAMES[0])?, make(NAMES[1])?];
+    (0..2).try_for_each(|own| {
+        let (name, key, interface) = (NAMES[own], &public_keys[1 - own], interface(own));
+        let (there, other) = (UNDERLAY[1 - own], pair.sides[1 - own].namespace.address());
+        let peer = format!("peer {key} allowed-ips {other}/32 endpoint {there}:{PORT}");
+        let line = format!("wg set {interface} listen-port {PORT} private-key {name}.key {peer}");
+        await_success(|| pair.printed(Some(own), &line).map(drop)).context("WireGuard is not ready")
+    })
 }

@@ -24,7 +24,7 @@ pub const DISTURBED: &str = "A block is disturbed when, for more than 2 % of it,
                              core of one of its ends while that end was ready to run.";
 
 /// One measured point: a level, a test, a size and its parameters, with every block that was taken.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Always [`CELL_SCHEMA`] when written by this version.
     pub schema: String,
@@ -127,9 +127,10 @@ pub struct Cacheline {
 }
 
 /// The unit of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Nanoseconds: half-RTT, or host CPU per message.
+    #[default]
     #[serde(rename = "ns")]
     Nanoseconds,
     /// Bytes (N½).
@@ -192,7 +193,7 @@ pub struct Percentiles {
 }
 
 /// One short part of a measurement within one fresh pair of processes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// The index of the pair of processes, from 0.
     pub pair: u32,

@@ -2,28 +2,29 @@
 //! deliberate slowdown, and counts how often a comparison of neighbours is right.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bywire_analysis::side::Side;
 use bywire_analysis::{Comparison, Rule, Verdict};
 use bywire_command::exit_status;
-use bywire_measure::bench::{self, Progress};
-use bywire_measure::interrupt;
 use bywire_measure::measure::Request;
 use bywire_measure::preset::Preset;
-use bywire_results::cell::{Absence, Cell};
+use bywire_measure::{bench, interrupt};
 use bywire_results::store;
 use clap::Parser;
+
+use crate::contestant::request;
+use crate::page::table;
+use crate::run::Lines;
 
 /// Sessions that are joined to one side where sessions taken in turn are compared.
 const JOINED: usize = 5;
 
 /// How often a comparison tells the truth, as a Markdown table
 #[derive(Parser)]
-struct Arguments {
-    /// Where sessions are kept; those that it holds already are counted in
+pub struct Agreement {
+    /// Directory of the sessions; those that it holds already are counted in
     #[arg(long, value_name = "DIRECTORY")]
     output: PathBuf,
     /// Sessions of each kind to take: as they are, once more, and slowed down
@@ -39,22 +40,25 @@ struct Arguments {
 
 const KINDS: [&str; 3] = ["one", "other", "slowed"];
 
-fn main() -> ExitCode {
-    let is_worker = std::env::args().nth(1).is_some_and(|word| word == "__worker");
-    exit_status::of(
-        "comparison",
-        if is_worker { bywire_measure::worker::run() } else { Arguments::parse().run() },
-    )
-}
+/// Cells whose pace the source sets, so that what slows it down slows them down.
+const REQUESTS: [&str; 6] = [
+    "tcp latency --size 1",
+    "tcp latency --size 1 --spin",
+    "unix latency --size 1024 --spin",
+    "unix rr --size 1 --spin",
+    "udp rr --size 64 --spin",
+    "msg latency --size 1024",
+];
 
-impl Arguments {
-    fn run(self) -> Result<()> {
+impl Agreement {
+    /// Takes the sessions, and prints the page of all that there are.
+    pub fn run(self) -> Result<()> {
         interrupt::arm()?;
         let taken = repetitions(&self.output);
         for repetition in taken..taken + self.repetitions {
             // Each kind comes first as often as last.
-            for turn in 0..KINDS.len() {
-                let kind = (turn + repetition as usize) % KINDS.len();
+            let first = repetition as usize % KINDS.len();
+            for kind in KINDS.iter().cycle().skip(first).take(KINDS.len()) {
                 self.take(repetition, kind)?;
                 if interrupt::requested() {
                     std::process::exit(exit_status::INTERRUPTED);
@@ -66,37 +70,24 @@ impl Arguments {
         Ok(())
     }
 
-    fn take(&self, repetition: u32, kind: usize) -> Result<()> {
-        let directory = self.output.join(format!("{repetition:03}-{}", KINDS[kind]));
+    fn take(&self, repetition: u32, kind: &str) -> Result<()> {
+        let directory = self.output.join(format!("{repetition:03}-{kind}"));
         // A session that was interrupted says nothing here.
         if directory.exists() {
             std::fs::remove_dir_all(&directory)
                 .with_context(|| format!("cannot remove {}", directory.display()))?;
         }
-        let slowdown_percent = (KINDS[kind] == "slowed").then_some(self.slowdown);
-        let groups = requests().map(|request| vec![Request { slowdown_percent, ..request }]).to_vec();
+        let slowdown_percent = (kind == "slowed").then_some(self.slowdown);
+        let requests = REQUESTS.map(|words| -> Result<_> {
+            Ok(vec![Request { slowdown_percent, time_seconds: Some(0.2), ..request(words)? }])
+        });
+        let groups = requests.into_iter().collect::<Result<_>>()?;
         let preset = Preset { name: "comparison", ceilings: Vec::new(), groups, absent: Vec::new() };
-        bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut Quiet)?;
+        // No line about what is done.
+        let mut lines = Lines { started: Instant::now(), told: u32::MAX };
+        bench::run(preset, Some(self.rounds), &directory, bywire_report::files, &mut lines)?;
         Ok(())
     }
-}
-
-/// Cells whose pace the source sets, so that what slows it down slows them down.
-fn requests() -> [Request; 6] {
-    let sized = |level, test, bytes| Request {
-        size_bytes: Some(bytes),
-        time_seconds: Some(0.2),
-        ..Request::new(level, test)
-    };
-    let polling = |request| Request { spin: Some(true), ..request };
-    [
-        sized("tcp", "latency", 1),
-        polling(sized("tcp", "latency", 1)),
-        polling(sized("unix", "latency", 1024)),
-        polling(sized("unix", "rr", 1)),
-        polling(sized("udp", "rr", 64)),
-        sized("msg", "latency", 1024),
-    ]
 }
 
 /// Repetitions that were taken whole.
@@ -119,10 +110,9 @@ fn page(directory: &Path, slowdown: u32) -> Result<String> {
         });
         Ok(Side { name: kind.to_owned(), sessions: sessions.collect::<Result<_>>()? })
     };
-    let mut page = "| comparison | of | no difference | worse | cells that are worse |\n| --- | --- | --- | --- | --- |\n".to_owned();
-    for (after, what) in
-        [("other", "the same build".to_owned()), ("slowed", format!("slowed down by {slowdown} %"))]
-    {
+    let mut rows = Vec::new();
+    let slowed = format!("slowed down by {slowdown} %");
+    for (after, what) in [("other", "the same build"), ("slowed", &slowed)] {
         for joined in [1, JOINED] {
             let (mut same, mut worse, mut cells_worse, mut cells) = (0, 0, 0, 0);
             let comparisons = count / joined;
@@ -136,29 +126,16 @@ fn page(directory: &Path, slowdown: u32) -> Result<String> {
                 cells_worse += comparison.count(Verdict::Worse);
                 cells += comparison.rows.len();
             }
-            let sessions = if joined == 1 {
-                "two sessions".to_owned()
-            } else {
-                format!("{joined} and {joined} sessions in turn")
+            let sessions = match joined {
+                1 => "two sessions".to_owned(),
+                _ => format!("{joined} and {joined} sessions in turn"),
             };
-            page += &format!(
-                "| {what}, {sessions} | {comparisons} | {same} | {worse} | {cells_worse} of {cells} |\n"
-            );
+            let counts = [comparisons, same, worse].map(|count| count.to_string());
+            let cells = format!("{cells_worse} of {cells}");
+            rows.push([vec![format!("{what}, {sessions}")], counts.to_vec(), vec![cells]].concat());
         }
     }
-    Ok(page)
-}
-
-/// Says nothing but what cannot be measured.
-struct Quiet;
-
-impl Progress for Quiet {
-    fn begins(&mut self, _cells: usize, _total: Duration) {}
-    fn advanced(&mut self, _done: Duration, _total: Duration) {}
-    fn measured(&mut self, _cell: &Cell) {}
-    fn absent(&mut self, absence: &Absence) {
-        eprintln!("not measured: {} {:?}: {}", absence.level, absence.test, absence.reason);
-    }
+    Ok(table(1, ["comparison", "of", "no difference", "worse", "cells that are worse"], rows))
 }
 
 #[cfg(test)]
@@ -170,5 +147,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(repetitions(directory.path()), 0);
         assert_eq!(page(directory.path(), 10).unwrap().lines().count(), 6);
+    }
+
+    #[test]
+    fn every_request_is_one() {
+        assert!(REQUESTS.iter().all(|words| request(words).is_ok()));
     }
 }

@@ -1,22 +1,17 @@
-//! The programs that take figures: their arguments, their parts in other processes, and the output of the page.
+//! The run of a part: its arguments, the session that it takes, and the output of its page.
 
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bywire_command::{exit_status, output};
+use bywire_command::output;
 use bywire_measure::bench::{self, Progress};
-use bywire_measure::{interrupt, mpi};
-use bywire_pairing::launch;
+use bywire_measure::interrupt;
 use bywire_results::cell::{Absence, Cell, Session};
 use bywire_results::store;
-use clap::Parser;
 
 use crate::contestant::Contest;
 use crate::figures::Figures;
-use crate::{bare_udp, death, fabric, idle, quic, resident};
 
 /// The duration of a contest, and where its session and its tables go.
 #[derive(clap::Args)]
@@ -41,52 +36,9 @@ pub struct Arguments {
     output: Option<PathBuf>,
 }
 
-/// A program that only takes figures.
-#[derive(Parser)]
-struct Plain {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
-/// The whole of a program: it takes the figures `name` of `contestants`, which are given the measuring time of a pair, and prints
-/// their `page`. Other processes of the same program play their parts.
-pub fn main(
-    name: &str,
-    contestants: impl FnOnce(f64) -> Contest,
-    page: impl FnOnce(&Figures) -> String,
-) -> ExitCode {
-    exit_status::of(name, play().unwrap_or_else(|| Plain::parse().arguments.run(name, contestants, page)))
-}
-
-/// Plays a part that the first arguments name, if they do.
-pub fn play() -> Option<Result<()>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    Some(match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["__worker", ..] => bywire_measure::worker::run(),
-        [mpi::COMMAND, socket, program] => mpi::run_rank(Path::new(socket), Path::new(program)),
-        ["up" | "eth" | launch::SERVICE, ..] => become_bywire(&words),
-        [death::VICTIM, directory] => death::victim(Path::new(directory)),
-        [idle::IDLER, directory] => idle::idler(Path::new(directory)),
-        [resident::SERVER] => resident::server(),
-        [resident::CLIENT, port] => resident::client(port),
-        [bare_udp::END, ..] => bare_udp::play(&words[1..]),
-        [fabric::END, ..] => fabric::play(&words[1..]),
-        [quic::END, ..] => quic::play(&words[1..]),
-        _ => return None,
-    })
-}
-
-/// The laboratory carries frames and pairs connections by the program that it is part of, here by the one beside it.
-fn become_bywire(words: &[String]) -> Result<()> {
-    let bywire = std::env::current_exe()?.with_file_name("bywire");
-    Err(Command::new(&bywire).args(words).exec()).with_context(|| format!("cannot run {}", bywire.display()))
-}
-
 impl Arguments {
-    /// Runs the contest of `contestants`, stores its session, and prints its `page`.
-    ///
-    /// # Errors
-    /// A file that cannot be written. Contestants that fail are on the page with the reason.
+    /// Runs the contest of `contestants`, which are given the measuring time of a pair, stores its session, and prints its `page`.
+    /// Contestants that fail are on the page with the reason.
     pub fn run(
         self,
         name: &str,
@@ -113,7 +65,7 @@ impl Arguments {
     fn take(&self, name: &str, contestants: impl FnOnce(f64) -> Contest) -> Result<Session> {
         let mut contest = contestants(self.time);
         if !self.only.is_empty() {
-            contest.retain(|name| self.only.iter().any(|part| name.contains(part)));
+            contest.0.retain(|(name, _)| self.only.iter().any(|part| name.contains(part)));
         }
         let directory = self.session.clone().unwrap_or_else(|| bench::default_directory(name));
         let mut lines = Lines { started: Instant::now(), told: 0 };
@@ -128,10 +80,12 @@ impl Arguments {
     }
 }
 
-/// Every twentieth of the whole as a line on standard error.
-struct Lines {
-    started: Instant,
-    told: u32,
+/// Every twentieth of the whole as a line on standard error, and whatever cannot be measured.
+pub struct Lines {
+    /// The beginning.
+    pub started: Instant,
+    /// The last twentieth that has its line.
+    pub told: u32,
 }
 
 impl Progress for Lines {
@@ -152,7 +106,9 @@ impl Progress for Lines {
     fn measured(&mut self, _cell: &Cell) {}
 
     fn absent(&mut self, absence: &Absence) {
-        eprintln!("{}: {}", absence.level, absence.reason);
+        let names = [Some(&absence.level), absence.test.as_ref()];
+        let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
+        eprintln!("{}: {}", names.join(" "), absence.reason);
     }
 }
 

@@ -1,0 +1,39 @@
+//! Sockets over the fabric, each figure beside plain TCP.
+
+use crate::application::{Mode, nginx, postgresql, redis, resident};
+use crate::contestant::{Contest, Contestant};
+use crate::page::Part;
+
+pub const PART: Part = Part { name: "sockets", contestants, added: |_| CORES.to_owned() };
+
+/// The text between the requirements and the contestants.
+const CORES: &str = "\nClient and server have a core each, unless their row says otherwise.\n";
+
+const LABORATORY: [(&str, &str); 9] = [
+    ("rr tcp", "tcp rr --size 1"),
+    ("rr tcp epoll", "tcp rr --size 1 --epoll"),
+    ("stream tcp 64K", "tcp stream --size 64KiB"),
+    ("stream tcp 1K", "tcp stream --size 1KiB"),
+    ("rr sock", "sock rr --size 1"),
+    ("rr sock epoll", "sock rr --size 1 --epoll"),
+    ("stream sock 64K", "sock stream --size 64KiB"),
+    ("stream sock 1K", "sock stream --size 1KiB"),
+    ("rr sock asleep", "sock rr --size 1 --no-spin"),
+];
+
+fn contestants(pair_seconds: f64) -> Contest {
+    let mut contest = Contest::default();
+    for (name, words) in LABORATORY {
+        contest.add(name, Contestant::laboratory(words, pair_seconds));
+    }
+    for (mode, name) in [(Mode::Plain, "plain"), (Mode::Carried, "carried")] {
+        contest.add(format!("redis {name}"), Ok(redis(mode, 1, 50)));
+        contest.add(format!("nginx {name}"), Ok(nginx(mode, true)));
+        contest.add(format!("one request {name}"), Ok(nginx(mode, false)));
+        contest.add(format!("postgresql {name}"), Ok(postgresql(mode)));
+        contest.add(format!("four clients {name}"), Ok(redis(mode, 4, 1)));
+    }
+    contest.add("redis half", Ok(redis(Mode::Half, 1, 50)));
+    contest.add("resident", Ok(resident()));
+    contest
+}
