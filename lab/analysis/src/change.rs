@@ -1,6 +1,6 @@
 //! The differences between the environments of two sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub struct Change {
 /// The facts that differ, sorted by name.
 pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     let (before, after) = (facts(before), facts(after));
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differing = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
     let change = |name: &String| Change {
         fact: name.trim_start_matches('/').replace('/', "."),

@@ -10,15 +10,15 @@
 use std::collections::BTreeMap;
 
 use bywire_results::cell::{Cell, Unit};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::change::{Change, changes};
 use crate::conditions::{Conditions, Drift, State};
 use crate::missing::Missing;
 use crate::naming::{Cells, chosen, name};
-use crate::shift::{Shift, Stratum, Tables};
+use crate::shift::{Shift, Tables};
 use crate::side::Side;
+use crate::statistics::median;
 
 /// The exit code of a comparison in which something is worse or missing.
 pub const WORSE_EXIT_CODE: i32 = 3;
@@ -44,8 +44,7 @@ impl Default for Rule {
 }
 
 /// The verdict on one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Worse by more than the threshold, with certainty.
     Worse,
@@ -123,17 +122,14 @@ impl<'a> Comparison<'a> {
         let mut tables = Tables::default();
         let drift = conditions.drift(before, after, &mut tables);
         let (befores, afters) = (by_key(before), by_key(after));
-        let mut shared: Vec<_> =
-            befores.iter().filter_map(|(key, before)| Some((before, afters.get(key)?))).collect();
-        let alone = befores.iter().filter(|(key, _)| !afters.contains_key(*key));
-        let mut missing: Vec<Missing> =
-            alone.map(|(_, cells)| Missing::of(cells[0].1, [before, after])).collect();
-        shared.retain(|(cells, others)| {
-            let failed = Missing::failed([*cells, *others]);
-            let has_failed = failed.is_some();
-            missing.extend(failed);
-            !has_failed
-        });
+        let (mut shared, mut missing) = (Vec::new(), Vec::new());
+        for (key, cells) in &befores {
+            match afters.get(key).map(|others| (others, Missing::failed([cells, others]))) {
+                None => missing.push(Missing::of(cells[0].1, [before, after])),
+                Some((_, Some(failed))) => missing.push(failed),
+                Some((others, None)) => shared.push((cells, others)),
+            }
+        }
         let error = rule.error_share / shared.len().max(1) as f64;
         let mut rows: Vec<Row> = shared
             .into_iter()
@@ -182,15 +178,10 @@ impl<'a> Comparison<'a> {
                 "sessions": side.sessions.len(),
             })
         };
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        let missing = self
-            .missing
-            .iter()
-            .map(|missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason }));
+        let missing =
+            |missing: &Missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason });
         let added = self.added.iter().map(|cell| json!({ "cell": name(cell), "only": "after" }));
-        let unmatched: Vec<Value> = missing.chain(added).collect();
-        let drift: BTreeMap<_, _> =
-            self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp())).collect();
+        let drift = self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp()));
         json!({
             "schema": COMPARISON_SCHEMA,
             "before": side(self.before),
@@ -198,7 +189,7 @@ impl<'a> Comparison<'a> {
             "threshold_share": self.rule.threshold_share,
             "error_share": self.rule.error_share,
             "in_rounds": self.in_rounds,
-            "machine_ratios": drift,
+            "machine_ratios": drift.collect::<BTreeMap<_, _>>(),
             "widened_by_factor": self.drift.slack().exp(),
             "far_shares": self.far_shares,
             "worse": self.count(Verdict::Worse),
@@ -206,8 +197,8 @@ impl<'a> Comparison<'a> {
             "too_few_pairs": self.count(Verdict::TooFewPairs),
             "missing": self.missing.len(),
             "fails": self.fails(),
-            "cells": rows,
-            "unmatched": unmatched,
+            "cells": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "unmatched": self.missing.iter().map(missing).chain(added).collect::<Vec<_>>(),
             "changes": self.changes,
         })
     }
@@ -235,7 +226,7 @@ impl Row<'_> {
             "interval": self.ratio.and_then(|ratio| ratio.1),
             "pairs": self.pairs,
             "pairs_alone": self.pairs_alone,
-            "verdict": self.verdict,
+            "verdict": self.verdict.name().replace(' ', "-"),
         })
     }
 }
@@ -276,10 +267,7 @@ fn row<'a>(
 ) -> Row<'a> {
     let (strata, pairs_alone) = conditions.strata(before, after);
     let shift = tables.shift(&strata, error);
-    let count = |of: fn(&Stratum) -> usize| strata.iter().map(of).sum();
-    let middle = |cells: &Cells| {
-        crate::statistics::median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>())
-    };
+    let middle = |cells: &Cells| median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>());
     let widened = |shift: Shift| shift.interval.map(|[low, high]| [low - slack, high + slack]);
     let unit = before[0].1.unit;
     Row {
@@ -287,7 +275,7 @@ fn row<'a>(
         after: after[after.len() - 1].1,
         values: [middle(before), middle(after)],
         ratio: shift.map(|shift| (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))),
-        pairs: [count(|stratum| stratum.before.len()), count(|stratum| stratum.after.len())],
+        pairs: [0, 1].map(|side| strata.iter().map(|stratum| stratum[side].len()).sum()),
         pairs_alone,
         verdict: match shift.and_then(|shift| Some((shift.estimate, widened(shift)?))) {
             None => Verdict::TooFewPairs,

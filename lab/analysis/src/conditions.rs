@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bywire_results::cell::Cell;
 use bywire_results::moment::{MachineSpeed, Moment};
 
-use crate::shift::{Stratum, Tables};
+use crate::shift::{self, Stratum, Tables};
 use crate::side::Side;
 use crate::statistics::median;
 
@@ -95,61 +95,49 @@ impl Conditions {
     pub fn strata(&self, before: &[(usize, &Cell)], after: &[(usize, &Cell)]) -> (Vec<Stratum>, usize) {
         let mut strata = BTreeMap::<(usize, State), Stratum>::new();
         let mut alone = 0;
-        for (cells, is_after) in [(before, false), (after, true)] {
+        for (side, cells) in [before, after].into_iter().enumerate() {
             for &(round, cell) in cells {
                 let round = if self.in_rounds { round } else { 0 };
                 for (_, value, moment) in pairs(cell) {
-                    let state = self.state(moment);
-                    if state == State::Between || value <= 0.0 {
-                        alone += 1;
-                        continue;
+                    match self.state(moment) {
+                        state if state != State::Between && value > 0.0 => {
+                            strata.entry((round, state)).or_default()[side].push(value.ln());
+                        }
+                        _ => alone += 1,
                     }
-                    let stratum = strata.entry((round, state)).or_default();
-                    let side = if is_after { &mut stratum.after } else { &mut stratum.before };
-                    side.push(value.ln());
                 }
             }
         }
         let mut matched = Vec::new();
         let mut left_over = BTreeMap::<State, Stratum>::new();
         for ((_, state), stratum) in strata {
-            if stratum.has_both() {
+            if shift::has_both(&stratum) {
                 matched.push(stratum);
             } else {
                 // The state changed within the round, so the pair is compared with pairs of other rounds in its state.
-                left_over.entry(state).or_default().extend(stratum);
+                let whole = left_over.entry(state).or_default();
+                whole.iter_mut().zip(stratum).for_each(|(whole, part)| whole.extend(part));
             }
         }
-        for stratum in left_over.into_values() {
-            if stratum.has_both() {
-                matched.push(stratum);
-            } else {
-                alone += stratum.before.len() + stratum.after.len();
-            }
-        }
-        (matched, alone)
+        let (joined, lonely): (Vec<_>, Vec<_>) = left_over.into_values().partition(shift::has_both);
+        matched.extend(joined);
+        (matched, alone + lonely.iter().flatten().map(Vec::len).sum::<usize>())
     }
 
     /// The difference of the machine's own speed between the sides, within rounds and states.
     pub fn drift(&self, before: &Side, after: &Side, tables: &mut Tables) -> Drift {
         let shifts = READINGS.iter().filter_map(|&(name, reading)| {
             let mut strata = BTreeMap::<(usize, State), Stratum>::new();
-            for (side, is_after) in [(before, false), (after, true)] {
-                for (round, moments) in side.moments_by_session().enumerate() {
+            for (place, side) in [before, after].into_iter().enumerate() {
+                for (round, session) in side.sessions.iter().enumerate() {
                     let round = if self.in_rounds { round } else { 0 };
                     for state in [State::Near, State::Far] {
-                        let values: Vec<f64> = moments
-                            .iter()
-                            .filter(|moment| self.state(Some(moment)) == state)
-                            .filter_map(|moment| reading(&moment.before))
-                            .collect();
+                        let moments = session.moments().filter(|moment| self.state(Some(moment)) == state);
+                        let values: Vec<f64> = moments.filter_map(|moment| reading(&moment.before)).collect();
                         // One median for each session and state, because its readings come from one stretch of time.
-                        if values.len() < READINGS_MIN {
-                            continue;
+                        if values.len() >= READINGS_MIN {
+                            strata.entry((round, state)).or_default()[place].push(median(&values).ln());
                         }
-                        let stratum = strata.entry((round, state)).or_default();
-                        let place = if is_after { &mut stratum.after } else { &mut stratum.before };
-                        place.push(median(&values).ln());
                     }
                 }
             }

@@ -26,12 +26,7 @@ impl Side {
 
     /// The moments of all pairs.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
-        self.sessions.iter().flat_map(|session| &session.cells).flat_map(|cell| &cell.moments)
-    }
-
-    /// The moments of all pairs, by session.
-    pub fn moments_by_session(&self) -> impl Iterator<Item = Vec<&Moment>> {
-        self.sessions.iter().map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
+        self.sessions.iter().flat_map(Session::moments)
     }
 
     /// Every cell, with the index of its session.
@@ -44,8 +39,7 @@ impl Side {
     pub fn alternates_with(&self, other: &Self) -> bool {
         let count = self.sessions.len();
         let began = |session: &Session| {
-            let moments = session.cells.iter().flat_map(|cell| &cell.moments);
-            moments.map(|moment| moment.began_unix_seconds).min_by(f64::total_cmp)
+            session.moments().map(|moment| moment.began_unix_seconds).min_by(f64::total_cmp)
         };
         let rounds: Option<Vec<[f64; 2]>> = (self.sessions.iter().zip(&other.sessions))
             .map(|(one, other)| Some([began(one)?, began(other)?]))

@@ -128,21 +128,18 @@ pub struct Cacheline {
 
 /// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Nanoseconds: half-RTT, or host CPU per message.
     #[serde(rename = "ns")]
     Nanoseconds,
     /// Bytes (N½).
-    #[serde(rename = "bytes")]
     Bytes,
     /// Payload bytes per second.
-    #[serde(rename = "bytes_per_second")]
     BytesPerSecond,
     /// Messages per second.
-    #[serde(rename = "messages_per_second")]
     MessagesPerSecond,
     /// Request/response pairs per second.
-    #[serde(rename = "transactions_per_second")]
     TransactionsPerSecond,
     /// Nanoseconds of CPU per second.
     #[serde(rename = "ns_per_second")]
@@ -151,17 +148,19 @@ pub enum Unit {
     #[serde(rename = "us_per_kb")]
     MicrosecondsPerKb,
     /// Things that should not happen, such as segments sent again.
-    #[serde(rename = "count")]
     Count,
     /// A share of what there is, such as that of a link.
-    #[serde(rename = "share")]
     Share,
     /// A share that was lost, or sent again.
-    #[serde(rename = "lost_share")]
     LostShare,
 }
 
 impl Unit {
+    /// The word for it in a cell.
+    pub fn name(self) -> String {
+        serde_json::to_value(self).unwrap_or_default().as_str().unwrap_or_default().to_owned()
+    }
+
     /// True if a smaller value is better.
     pub fn less_is_better(self) -> bool {
         match self {
@@ -281,6 +280,13 @@ pub struct Session {
     /// Every cell that was measured, in the order taken.
     #[serde(default, skip_serializing)]
     pub cells: Vec<Cell>,
+}
+
+impl Session {
+    /// The moments of all pairs.
+    pub fn moments(&self) -> impl Iterator<Item = &Moment> {
+        self.cells.iter().flat_map(|cell| &cell.moments)
+    }
 }
 
 /// A level or a test that this machine cannot run, with the reason that the report shows.
