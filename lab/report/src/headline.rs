@@ -6,43 +6,36 @@ use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row, Times};
+use crate::digest::Digest;
 use crate::picture;
 use crate::plot::data::Plot;
 use crate::plot::section;
 use crate::summary;
 use crate::table::{self, Column, Table, scroll_groups};
 use crate::verdict::Verdict;
-use crate::way::{Waiting, Way};
+use crate::way::Waiting;
 use crate::way_figures::{NHalf, WayFigures};
 
 /// The head of a page. `name` makes the identifiers of its parts.
-pub fn section(
-    session: &Session,
-    ways: &[Way],
-    ceilings: &Ceilings,
-    comparisons: &[Comparison],
-    ladder: &[&Plot],
-    name: &dyn Fn(&str) -> String,
-) -> Markup {
-    let verdict = Verdict::of(session, comparisons, ceilings);
-    let figures = WayFigures::of(ways);
+pub fn section(digest: &Digest, ladder: &[&Plot], name: &dyn Fn(&str) -> String) -> Markup {
+    let Digest { session, ways, ceilings, comparisons, verdict } = digest;
     html! {
         section id=(name("answer")) class=[verdict.is_unusable.then_some("all-unusable")] {
             @for alarm in &verdict.alarms { p.alarm role="alert" { (alarm) } }
             @for sentence in &verdict.sentences { p.verdict { (unbroken(sentence)) } }
-            @if !verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !verdict.alarms.is_empty() { (next(verdict)) }
             @if !ladder.is_empty() {
                 div.ladder id=(name("ladder")) { @for plot in ladder { (section::of_plot(plot, &name(plot.id))) } }
             }
             @for note in &verdict.notes { p.warning role="note" { (note) } }
-            @if verdict.alarms.is_empty() { (next(&verdict)) }
+            @if verdict.alarms.is_empty() { (next(verdict)) }
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
                 p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
-                    (way_table(&figures, ceilings))
+                    (way_table(&WayFigures::of(ways), ceilings))
                     p.about { "Shares are of what memory allows here. For one way that is " i { "touched" } ": one core writes, copies and sums at the nearest length. For two ways it is " i { "readwrite" } ": memory read plus memory written. N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
                 }
                 (shared(session, name))
@@ -143,7 +136,7 @@ fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> Markup {
     };
     let shown = |cell: Option<&Cell>, ratio: Option<String>| {
         let Some(cell) = cell else { return table::Entry::default() };
-        let value = table::Entry::from(quantity::value(cell.value, cell.unit));
+        let value = table::Entry::from(quantity::of_cell(cell));
         value.note(cell.size_bytes.map(quantity::size)).note(ratio)
     };
     let time = |us: Option<f64>| table::Entry::from(us.map(|us| quantity::duration(us * 1e3)));

@@ -10,20 +10,15 @@ use crate::ceiling::Ceilings;
 use crate::way::Way;
 
 /// The figures of one document that have a counterpart in this session.
-#[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The document.
     pub document: &'static Document,
-    /// The figures.
     pub rows: Vec<Row>,
     /// The number of its figures without a counterpart in this session.
     pub without: usize,
 }
 
 /// One historic figure and today's.
-#[derive(Clone, Debug)]
 pub struct Row {
-    /// As printed.
     pub figure: &'static Figure,
     /// Today's, with its unit.
     pub today: String,
@@ -35,15 +30,13 @@ pub struct Row {
 
 /// Every document's figures compared with this session.
 pub fn comparisons(ways: &[Way], ceilings: &Ceilings) -> Vec<Comparison> {
-    bywire_history::documents()
-        .iter()
-        .map(|document| {
-            let figures = document.figures.iter();
-            let rows: Vec<Row> = figures.filter_map(|figure| row(figure, ways, ceilings)).collect();
-            let without = document.figures.len() - rows.len();
-            Comparison { document, rows, without }
-        })
-        .collect()
+    let comparison = |document: &'static Document| {
+        let rows: Vec<Row> =
+            document.figures.iter().filter_map(|figure| row(figure, ways, ceilings)).collect();
+        let without = document.figures.len() - rows.len();
+        Comparison { document, rows, without }
+    };
+    bywire_history::documents().iter().map(comparison).collect()
 }
 
 fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row> {
@@ -54,11 +47,10 @@ fn row(figure: &'static Figure, ways: &[Way], ceilings: &Ceilings) -> Option<Row
         "bytes" if figure.test == "nhalf" => Unit::Bytes,
         _ => return None,
     };
+    let spoken = spoken(figure);
     let of_level = |level: &String| match level.as_str() {
         MEMORY => ceiling(figure, unit, ceilings),
-        _ => {
-            nearest(figure, unit, ways.iter().filter(|way| way.level == level && way.speaks(spoken(figure))))
-        }
+        _ => nearest(figure, unit, ways.iter().filter(|way| way.level == level && way.speaks(spoken))),
     };
     let (whose, cell) = figure.levels.iter().find_map(of_level)?;
     let ratio = cell.value / figure.normalised.value;
@@ -101,23 +93,20 @@ fn nearest<'a>(
                 .filter(|cell| distance(cell) <= 1.0)
                 .min_by(|a, b| distance(a).total_cmp(&distance(b)))?,
         };
-        let size = cell.size_bytes.map(|size| format!(", {}", quantity::size(size)));
-        let whose = format!("{}{}", way.label, size.unwrap_or_default());
-        (cell.unit == unit).then_some((whose, cell))
+        (cell.unit == unit).then(|| (at_length(&way.label, cell), cell))
     });
-    cells.reduce(|a, b| match (a.1.value <= b.1.value) == unit.less_is_better() {
-        true => a,
-        false => b,
-    })
+    cells.reduce(|a, b| if (a.1.value <= b.1.value) == unit.less_is_better() { a } else { b })
 }
 
 fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<(String, &'a Cell)> {
-    let rows = ceilings.rows.iter().map(|row| row.first);
-    let cell = rows
-        .filter(|cell| cell.test == figure.test && cell.unit == unit)
-        .max_by(|a, b| a.value.total_cmp(&b.value))?;
-    let size = cell.size_bytes.map(|size| format!(", {}", quantity::size(size)));
-    Some((format!("memory {}{}", cell.test, size.unwrap_or_default()), cell))
+    let cells = ceilings.rows.iter().map(|row| row.first);
+    let asked = cells.filter(|cell| cell.test == figure.test && cell.unit == unit);
+    let cell = asked.max_by(|a, b| a.value.total_cmp(&b.value))?;
+    Some((at_length(&format!("memory {}", cell.test), cell), cell))
+}
+
+fn at_length(name: &str, cell: &Cell) -> String {
+    name.to_owned() + &quantity::size_after(", ", cell.size_bytes)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use bywire_results::quantity;
 use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
-use crate::historic_figures::{Comparison, Row, comparisons};
+use crate::historic_figures::{Comparison, comparisons};
 use crate::model;
 use crate::plot::{self, section};
 use crate::table::{self, Column, Entry, Table};
@@ -38,17 +38,15 @@ fn past(comparisons: &[Comparison], place: &str) -> Markup {
 }
 
 fn past_table(comparison: &Comparison) -> Markup {
-    let columns = [
-        Column::words("then"),
-        Column::figures("printed"),
-        Column::figures("today"),
-        Column::words("by"),
-        Column::figures("better by"),
-        Column::words("note"),
-    ];
+    let columns = Column::aligned("lrrlrl", ["then", "printed", "today", "by", "better by", "note"]);
     let rows = comparison.rows.iter().map(|row| {
         let figure = row.figure;
-        let then = Entry::from(format!("{}, {}", figure.what, length_told(row)));
+        let length = match figure.size_bytes {
+            Some(size) => quantity::size(size),
+            None if figure.test == "nhalf" => "all lengths".into(),
+            None => "no length printed".into(),
+        };
+        let then = Entry::from(format!("{}, {length}", figure.what));
         table::Row::of([
             then.note(Some(figure.hardware.clone())),
             format!("{} {}", figure.printed, figure.unit).into(),
@@ -58,15 +56,5 @@ fn past_table(comparison: &Comparison) -> Markup {
             figure.note.clone().into(),
         ])
     });
-    Table::new(comparison.document.title.clone(), columns.to_vec(), rows.collect()).html()
-}
-
-/// The length that the document prints, or a note that it prints none.
-fn length_told(row: &Row) -> String {
-    let figure = row.figure;
-    match figure.size_bytes {
-        Some(size) => quantity::size(size),
-        None if figure.test == "nhalf" => "all lengths".into(),
-        None => "no length printed".into(),
-    }
+    Table::new(comparison.document.title.clone(), columns, rows.collect()).html()
 }

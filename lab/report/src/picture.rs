@@ -3,13 +3,9 @@
 use bywire_results::cell::Session;
 use maud::{Markup, html};
 
-use crate::ceiling::Ceilings;
-use crate::comparison::comparisons;
-use crate::machine::machines;
+use crate::digest::Digest;
 use crate::plot::data::Plot;
 use crate::plot::drawing::{broken, on_white, panel};
-use crate::plot::plots;
-use crate::verdict::Verdict;
 use crate::way::ways;
 
 const WIDTH: f64 = 1200.0;
@@ -25,13 +21,13 @@ const VERDICT_LINES_MAX: usize = 4;
 /// The picture of a session as an SVG file.
 pub fn svg(session: &Session) -> String {
     let ways = ways(&session.cells);
-    let ceilings = Ceilings::of(&session.cells);
-    let comparisons = comparisons(&ways);
-    let verdict = Verdict::of(session, &comparisons, &ceilings);
-    let plots = plots(&ways, &ceilings, &comparisons);
-    let ladder: Vec<&Plot> = plots.iter().filter(|plot| plot.is_ladder()).collect();
-    let sentences = if verdict.alarms.is_empty() { &verdict.sentences } else { &verdict.alarms };
-    let ink = if verdict.alarms.is_empty() { "var(--plot-text)" } else { ALARM };
+    let digest = Digest::of(session, &ways);
+    let verdict = &digest.verdict;
+    let ladder: Vec<Plot> = digest.plots().into_iter().filter(Plot::is_ladder).collect();
+    let (sentences, ink) = match verdict.alarms.is_empty() {
+        true => (&verdict.sentences, "var(--plot-text)"),
+        false => (&verdict.alarms, ALARM),
+    };
     let room = (WIDTH - 2.0 * MARGIN) / ladder.len().max(1) as f64 - 12.0;
     let highest = ladder.iter().map(|plot| panel(plot, room).1).fold(1.0, f64::max);
     let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / highest).min(1.0);
@@ -49,7 +45,7 @@ pub fn svg(session: &Session) -> String {
                     (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
                 }
             }
-            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(session)) }
+            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(&digest)) }
             text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
         }
     };
@@ -68,9 +64,9 @@ fn part(plot: &Plot, left: f64, room: f64, scale: f64) -> Markup {
     }
 }
 
-fn foot(session: &Session) -> String {
-    let date = session.started.split('T').next().unwrap_or_default().to_owned();
-    let mut parts = machines(&session.environment);
-    parts.extend([format!("bywire bench {}", session.preset), date]);
+fn foot(digest: &Digest) -> String {
+    let date = digest.session.started.split('T').next().unwrap_or_default().to_owned();
+    let mut parts = digest.machines();
+    parts.extend([format!("bywire bench {}", digest.session.preset), date]);
     parts.join(" · ")
 }

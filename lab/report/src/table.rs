@@ -68,6 +68,12 @@ impl Column {
         Self { name: name.into(), is_figure: true }
     }
 
+    /// Columns of text (`l`, to the left) and of figures (`r`, to the right), by the letters of `alignment`.
+    pub fn aligned<const COUNT: usize>(alignment: &str, names: [&str; COUNT]) -> Vec<Self> {
+        let sides = alignment.chars().zip(names);
+        sides.map(|(side, name)| Self { name: name.to_owned(), is_figure: side == 'r' }).collect()
+    }
+
     /// Columns of which the first `words` hold text, and the others figures.
     pub fn named<N: Into<String>>(words: usize, names: impl IntoIterator<Item = N>) -> Vec<Self> {
         let names = names.into_iter().enumerate();
@@ -171,7 +177,7 @@ impl Table {
 
     /// For other programs.
     pub fn csv(&self) -> String {
-        let heading: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        let heading: Vec<&str> = self.columns.iter().map(|column| &*column.name).collect();
         csv::table(&heading, self.texts().map(|row| row.map(str::to_owned).collect()))
     }
 

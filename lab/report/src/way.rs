@@ -15,9 +15,6 @@ const LEVELS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "w
 const LINKS: [&str; 9] =
     ["shm", "unix", "loopback", "tcp", "one-process", "two-processes", "udp", "eth", "veth"];
 
-/// The order of kinds of waiting: a level's default first.
-const WAITINGS: [Waiting; 3] = [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling];
-
 /// Parameters that do not distinguish ways, besides those of the measuring time.
 const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
 
@@ -36,27 +33,24 @@ pub struct Way<'a> {
     pub label: String,
     /// Its label without the way of waiting.
     pub name: String,
-    /// The level.
     pub level: &'a str,
-    /// How its ends wait.
     pub waiting: Waiting,
-    /// The part of the label that distinguishes ways of one level.
     key: Key<'a>,
-    /// Its cells.
     pub cells: Vec<&'a Cell>,
 }
 
-type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>, Waiting);
+/// Distinguishes ways that wait alike: level, link, placement, and other varied parameters.
+type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
 
-/// How an end waits.
+/// How an end waits, in the order of the tables: a level's default first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiting {
-    /// It polls, and keeps its core busy.
-    Polling,
     /// It spins a bounded time, then sleeps: the message layer's default.
     Adaptive,
     /// It sleeps in the kernel until woken.
     Sleeping,
+    /// It polls, and keeps its core busy.
+    Polling,
 }
 
 impl Waiting {
@@ -90,13 +84,15 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     };
     let mut ways: Vec<Way> = Vec::new();
     for cell in cells.iter().filter(|cell| ![FIGURE, MEMORY, web::LEVEL].contains(&&*cell.level)) {
-        let key = key(cell, &varied);
-        match ways.iter_mut().find(|way| way.key == key) {
+        let (key, waiting) = (key(cell, &varied), Waiting::of(cell));
+        match ways.iter_mut().find(|way| (&way.key, way.waiting) == (&key, waiting)) {
             Some(way) => way.cells.push(cell),
             None => {
-                let label = label(&key, waitings(&cell.level) > 1);
-                let name = self::label(&key, false);
-                ways.push(Way { label, name, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
+                let name = name(&key);
+                // The label states how a way waits if its level has several ways of waiting.
+                let several = waitings(&cell.level) > 1;
+                let label = if several { format!("{name} · {}", waiting.name()) } else { name.clone() };
+                ways.push(Way { label, name, level: &cell.level, waiting, key, cells: vec![cell] });
             }
         }
     }
@@ -106,17 +102,15 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 
 impl<'a> Way<'a> {
     /// Its place among all ways.
-    fn rank(&self) -> [usize; 3] {
+    fn rank(&self) -> (usize, usize, Waiting) {
         let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
         let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());
-        let waiting = WAITINGS.iter().position(|waiting| *waiting == self.waiting).unwrap_or(WAITINGS.len());
-        [level, link, waiting]
+        (level, link, self.waiting)
     }
 
     /// True if both are one way, apart from how their ends wait.
     pub fn is_same_place(&self, other: &Way) -> bool {
-        let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);
-        (a, b, c, d) == (e, f, g, h)
+        self.key == other.key
     }
 
     /// True if its messages cross from one host to another, over a wire that the kernel's TCP crosses too.
@@ -137,11 +131,8 @@ impl<'a> Way<'a> {
 
     /// Its cells of one test, by size; a repeated cell is shown as last taken.
     pub fn by_size(&self, test: &str) -> Vec<&'a Cell> {
-        let mut by_size = BTreeMap::new();
-        for &cell in self.cells.iter().filter(|cell| cell.test == test) {
-            by_size.insert(cell.size_bytes, cell);
-        }
-        by_size.into_values().collect()
+        let cells = self.cells.iter().filter(|cell| cell.test == test);
+        cells.map(|cell| (cell.size_bytes, *cell)).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// The cell of `test` with the highest value.
@@ -162,28 +153,21 @@ impl<'a> Way<'a> {
 fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
     type Point<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, Option<u64>);
     let mut seen: BTreeMap<(Point, &str), BTreeSet<String>> = BTreeMap::new();
-    let names: BTreeSet<&str> = cells
-        .iter()
-        .flat_map(|cell| cell.parameters.keys())
-        .map(String::as_str)
-        .filter(|name| !is_no_way(name) && *name != SPIN)
-        .collect();
+    let names = cells.iter().flat_map(|cell| cell.parameters.keys()).map(String::as_str);
+    let names: BTreeSet<&str> = names.filter(|name| !is_no_way(name) && *name != SPIN).collect();
     for cell in cells {
         let link = cell.link.as_deref();
         let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
         for &name in &names {
             // Beside UDP, which has no Nagle's algorithm, it counts as off.
             let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
-            let value = value.map(Value::to_string);
-            let values = seen.entry((point, name)).or_default();
-            values.insert(value.unwrap_or_default());
+            let value = value.map(Value::to_string).unwrap_or_default();
+            seen.entry((point, name)).or_default().insert(value);
         }
     }
     let mut varied = BTreeMap::<&str, BTreeSet<&str>>::new();
-    for ((point, name), values) in seen {
-        if values.len() > 1 {
-            varied.entry(point.0).or_default().insert(name);
-        }
+    for ((point, name), _) in seen.into_iter().filter(|(_, values)| values.len() > 1) {
+        varied.entry(point.0).or_default().insert(name);
     }
     varied
 }
@@ -194,17 +178,15 @@ fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a
     let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
-    (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
+    (&cell.level, cell.link.as_deref(), &cell.between, parameters)
 }
 
-/// The label states how a way waits if its level has several ways of waiting.
-fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
-    let mut parts = vec![level.to_string()];
-    parts.extend(link.filter(|link| link != level).map(str::to_owned));
+fn name((level, link, between, parameters): &Key) -> String {
+    let mut parts = vec![*level];
+    parts.extend(link.filter(|link| link != level));
     // The link veth implies namespaces.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
-    parts.extend((!said).then(|| between.to_string()));
-    parts.extend(parameters.iter().map(|(_, text)| text.clone()));
-    parts.extend(several.then(|| waiting.name().to_owned()));
+    parts.extend((!said).then_some(*between));
+    parts.extend(parameters.iter().map(|(_, text)| text.as_str()));
     parts.join(" · ")
 }

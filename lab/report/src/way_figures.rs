@@ -7,7 +7,6 @@ use crate::way::Way;
 /// The figures of one way. A field is absent if its test was not run.
 #[derive(Clone, Debug)]
 pub struct WayFigures<'a> {
-    /// The way.
     pub way: &'a Way<'a>,
     /// Half-RTT of short messages.
     pub half_rtt: Option<&'a Cell>,
@@ -19,24 +18,22 @@ pub struct WayFigures<'a> {
     pub transactions: Option<&'a Cell>,
     /// Host CPU per short message.
     pub overhead: Option<&'a Cell>,
-    /// N½.
     pub n_half: Option<NHalf>,
 }
 
 impl<'a> WayFigures<'a> {
     /// The figures of each way, in the given order.
     pub fn of(ways: &'a [Way<'a>]) -> Vec<Self> {
-        ways.iter()
-            .map(|way| Self {
-                way,
-                half_rtt: way.short("latency"),
-                one_way: way.highest("stream"),
-                two_way: way.highest("bidir"),
-                transactions: way.short("rr"),
-                overhead: way.short("overhead"),
-                n_half: n_half(way),
-            })
-            .collect()
+        let figures = |way: &'a Way<'a>| Self {
+            way,
+            half_rtt: way.short("latency"),
+            one_way: way.highest("stream"),
+            two_way: way.highest("bidir"),
+            transactions: way.short("rr"),
+            overhead: way.short("overhead"),
+            n_half: n_half(way),
+        };
+        ways.iter().map(figures).collect()
     }
 
     /// CPU of both ends and of the carrying processes at the highest one-way rate, in µs per KB.

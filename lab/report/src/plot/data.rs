@@ -16,15 +16,11 @@ pub const DISTURBED: &str = "disturbed: do not use";
 pub struct Plot {
     /// Its name, unique among the plots of a session.
     pub id: &'static str,
-    /// Its heading.
     pub title: &'static str,
     /// One line below the heading: the quantity, and how to read the plot.
     pub about: String,
-    /// Curves or bars.
     pub kind: Kind,
-    /// The horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
     pub y: Axis,
     /// Names of the bars (`bars` only).
     pub categories: Vec<String>,
@@ -43,12 +39,10 @@ pub enum Kind {
     Bars,
 }
 
-/// One axis.
+/// One axis, with the unit of its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Its name.
     pub name: &'static str,
-    /// The unit of its values, for formatting.
     pub quantity: Quantity,
     /// Whether it is logarithmic at first.
     pub logarithmic: bool,
@@ -56,16 +50,24 @@ pub struct Axis {
 
 impl Axis {
     /// Lengths of messages.
-    pub const SIZE: Self = Self { name: "message length", quantity: Quantity::Size, logarithmic: true };
+    pub const SIZE: Self = Self::logarithmic("message length", Quantity::Size);
     /// Half of a round trip.
-    pub const HALF_RTT: Self = Self { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
+    pub const HALF_RTT: Self = Self::logarithmic("half-RTT", Quantity::Duration);
     /// Payload per second.
-    pub const RATE: Self = Self { name: "rate", quantity: Quantity::Rate, logarithmic: true };
+    pub const RATE: Self = Self::logarithmic("rate", Quantity::Rate);
     /// Names of bars.
-    pub const NAMES: Self = Self { name: "way", quantity: Quantity::Name, logarithmic: false };
+    pub const NAMES: Self = Self::linear("way", Quantity::Name);
+
+    pub const fn linear(name: &'static str, quantity: Quantity) -> Self {
+        Self { name, quantity, logarithmic: false }
+    }
+
+    pub const fn logarithmic(name: &'static str, quantity: Quantity) -> Self {
+        Self { name, quantity, logarithmic: true }
+    }
 }
 
-/// The unit of an axis.
+/// The quantity of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds.
@@ -78,7 +80,6 @@ pub enum Quantity {
     PerSecond,
     /// A share of one.
     Share,
-    /// Names.
     Name,
 }
 
@@ -99,14 +100,23 @@ impl Quantity {
 /// One curve, or one part of every bar.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
     pub name: String,
-    /// Its look.
     pub look: Look,
     /// Its colour and symbol: the index of its way in the session, the same in every plot.
     pub slot: usize,
     /// Its points, by x; one for each category in `bars`.
     pub points: Vec<Point>,
+}
+
+impl Series {
+    pub fn new(
+        name: impl Into<String>,
+        look: Look,
+        slot: usize,
+        points: impl IntoIterator<Item = Point>,
+    ) -> Self {
+        Self { name: name.into(), look, slot, points: points.into_iter().collect() }
+    }
 }
 
 /// How a series is drawn.
@@ -133,12 +143,11 @@ impl Look {
     }
 }
 
-/// One point (x, y), with the band around y if it has one.
-#[derive(Clone, Debug)]
+/// One point, with the band around y if it has one.
+#[derive(Clone, Debug, Default)]
 pub struct Point {
     /// On the horizontal axis; the category's index in `bars`.
     pub x: f64,
-    /// On the vertical axis.
     pub y: f64,
     /// The ends of its band: p5 to p95 of single samples, or the 95 % interval of the median.
     pub band: Option<[f64; 2]>,
@@ -146,14 +155,14 @@ pub struct Point {
     pub note: Option<String>,
     /// The text beside it, if it is a bar or a symbol in the row of a bar.
     pub label: Option<String>,
-    /// True if it was disturbed. It is shown in grey.
+    /// It is shown in grey.
     pub is_disturbed: bool,
 }
 
 impl Point {
     /// A point without a band.
     pub fn new(x: f64, y: f64) -> Self {
-        Self { x, y, band: None, note: None, label: None, is_disturbed: false }
+        Self { x, y, ..Self::default() }
     }
 
     /// The value of a cell.
@@ -163,18 +172,38 @@ impl Point {
 }
 
 impl Plot {
-    /// A plot of curves, without series yet.
-    pub const CURVES: Self = Self {
-        id: "",
-        title: "",
-        about: String::new(),
-        kind: Kind::Curves,
-        x: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
-        y: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
-        categories: Vec::new(),
-        series: Vec::new(),
-        remarks: Vec::new(),
-    };
+    /// A plot of curves with an identifier and a title, over the axes of x and y.
+    pub fn curves(
+        [id, title]: [&'static str; 2],
+        about: impl Into<String>,
+        [x, y]: [Axis; 2],
+        series: Vec<Series>,
+    ) -> Self {
+        let (about, categories, remarks) = (about.into(), Vec::new(), Vec::new());
+        Self { id, title, about, kind: Kind::Curves, x, y, categories, series, remarks }
+    }
+
+    /// A plot with a row of bars for each category. Series without points are left out.
+    pub fn bars(
+        names: [&'static str; 2],
+        about: impl Into<String>,
+        y: Axis,
+        categories: Vec<String>,
+        mut series: Vec<Series>,
+    ) -> Self {
+        series.retain(|series| !series.points.is_empty());
+        Self { kind: Kind::Bars, categories, ..Self::curves(names, about, [Axis::NAMES, y], series) }
+    }
+
+    /// The series of one look.
+    pub fn of_look(&self, look: Look) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(move |series| series.look == look)
+    }
+
+    /// True if it has figures of the source documents.
+    pub fn has_printed(&self) -> bool {
+        self.of_look(Look::Historic).next().is_some()
+    }
 
     /// True if it has neither series nor remarks.
     pub fn is_empty(&self) -> bool {
@@ -197,9 +226,8 @@ impl Plot {
         }
         let own = &self.series[number];
         if own.look == Look::Mark {
-            let on =
-                self.series.iter().position(|other| other.look == Look::Measured && other.slot == own.slot);
-            return on.is_none_or(|curve| self.starts_with(curve));
+            let is_its_curve = |other: &Series| other.look == Look::Measured && other.slot == own.slot;
+            return self.series.iter().position(is_its_curve).is_none_or(|curve| self.starts_with(curve));
         }
         let level = |series: &Series| series.name.split(" · ").next().unwrap_or_default().to_owned();
         let is_first_of_level = |index: usize| {
@@ -226,8 +254,7 @@ impl Plot {
     /// True if its vertical axis may also be linear. That is not useful if it spans the decades between the documents
     /// and today.
     pub fn has_scales(&self) -> bool {
-        let has_printed = self.series.iter().any(|series| series.look == Look::Historic);
-        self.kind == Kind::Curves && self.y.logarithmic && !has_printed
+        self.kind == Kind::Curves && self.y.logarithmic && !self.has_printed()
     }
 
     /// The text of a point for readers.
@@ -242,9 +269,12 @@ impl Plot {
 
     /// The position of a point, in words.
     pub fn x_text(&self, point: &Point) -> String {
-        match self.kind {
-            Kind::Bars => self.categories.get(point.x as usize).cloned().unwrap_or_default(),
-            Kind::Curves => self.x.quantity.format(point.x),
-        }
+        self.category(point).unwrap_or_else(|| self.x.quantity.format(point.x))
+    }
+
+    /// The name of a point's bar. Absent from curves.
+    pub fn category(&self, point: &Point) -> Option<String> {
+        let name = || self.categories.get(point.x as usize).cloned().unwrap_or_default();
+        (self.kind == Kind::Bars).then(name)
     }
 }

@@ -67,7 +67,6 @@ const INKS: [(&str, &str, &str); 15] = [
     ("grid", "#e3e0d8", "#34363b"),
     ("hatch", "#ffffff", "#1e2024"),
 ];
-const COLOURS: usize = 8;
 /// The colours that are not grey.
 const COLOURED: [usize; 7] = [0, 1, 2, 3, 4, 5, 7];
 const DASHES: [&str; 8] = ["none", "7 3", "2 2", "9 3 2 3", "4 2", "12 4", "1 3", "6 2 1 2"];
@@ -124,17 +123,23 @@ pub fn in_page(plot: &Plot, place: &str) -> Markup {
 
 /// A series in the page's legend.
 pub fn sample(plot: &Plot, series: &Series) -> Markup {
-    let style = Style::of(series);
-    let is_bar = plot.kind == Kind::Bars && series.look.is_bar();
     html! {
-        svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" {
-            @if is_bar {
-                rect x="4" y="1" width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
-            } @else {
-                @if style.is_line && plot.kind == Kind::Curves {
-                    path d="M0 6H26" stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
-                }
-                @if let Some(shape) = style.shape { (shape.at(13.0, 6.0, &style)) }
+        svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" { (legend_mark(plot, series, 0.0, 6.0)) }
+    }
+}
+
+/// The mark of a series in a legend, 26 points wide, from `left` and around the height `middle`.
+fn legend_mark(plot: &Plot, series: &Series, left: f64, middle: f64) -> Markup {
+    let style = Style::of(series);
+    html! {
+        @if plot.kind == Kind::Bars && series.look.is_bar() {
+            rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
+        } @else {
+            @if style.is_line && plot.kind == Kind::Curves {
+                path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+            }
+            @if let Some(shape) = style.shape {
+                path d=(shape.path((left + 13.0, middle))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {}
             }
         }
     }
@@ -186,11 +191,6 @@ impl Drawing<'_> {
         }
     }
 
-    /// True if a series of the page is hidden until its legend's button is pressed.
-    fn is_hidden(&self, number: usize) -> bool {
-        self.place.is_some() && !self.plot.starts_with(number)
-    }
-
     fn top(&self) -> f64 {
         TITLE + if self.plot.kind == Kind::Curves { TOP } else { 4.0 }
     }
@@ -218,7 +218,10 @@ impl Drawing<'_> {
             path d=(format!("M{left} {}H{right}", top + body)) stroke="var(--plot-label)" {}
             text x=(left) y=(top - 12.0) fill="var(--plot-label)" { (plot.y.name) }
             @for (number, series) in plot.series.iter().enumerate() {
-                g data-series=(number) hidden[self.is_hidden(number)] { (self.curve(series, &x, &y)) }
+                // In the page, others are hidden until their buttons are pressed.
+                g data-series=(number) hidden[self.place.is_some() && !plot.starts_with(number)] {
+                    (self.curve(series, &x, &y))
+                }
             }
         }
     }
@@ -321,12 +324,14 @@ impl Drawing<'_> {
             }
             (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
             @for (index, row) in rows.iter().enumerate() {
-                (lines(&row.lines, (self.frame.names - 8.0, row.middle), "end", "var(--plot-text)"))
+                @for (y, line) in centred(&row.lines, row.middle) {
+                    text x=(self.frame.names - 8.0) y=(y) text-anchor="end" fill="var(--plot-text)" { (line) }
+                }
                 @if plot.y.logarithmic { (self.laid(index, &x, row.middle)) } @else { (self.stacked(self.pieces(index), &x, row.middle)) }
                 @let ends = self.pieces(index).filter(|_| plot.y.logarithmic).map(|piece| x.at(piece.point.y));
                 @let sum = self.pieces(index).map(|piece| piece.point.y.max(0.0)).sum::<f64>();
                 @let end = ends.fold(if plot.y.logarithmic { 0.0 } else { x.at(sum) }, f64::max);
-                (labelled(&row.labels, (end + 9.0, row.middle)))
+                (labelled(&row.labels, end + 9.0, row.middle))
             }
         }
     }
@@ -398,16 +403,7 @@ impl Drawing<'_> {
             @for (index, series) in self.plot.series.iter().enumerate() {
                 @let left = 16.0 + column * (index % self.frame.legend_columns) as f64;
                 @let middle = top + LEGEND_ROW * (index / self.frame.legend_columns) as f64;
-                @let style = Style::of(series);
-                @let is_bar = self.plot.kind == Kind::Bars && series.look.is_bar();
-                @if is_bar {
-                    rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
-                } @else {
-                    @if style.is_line && self.plot.kind == Kind::Curves {
-                        path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
-                    }
-                    @if let Some(shape) = style.shape { (shape.at(left + 13.0, middle, &style)) }
-                }
+                (legend_mark(self.plot, series, left, middle))
                 text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name) }
             }
         }
@@ -437,22 +433,17 @@ struct Piece<'a> {
     point: &'a Point,
 }
 
-/// Lines of text, centred on a height.
-fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> Markup {
-    html! {
-        @for (line, text) in lines.iter().enumerate() {
-            @let below = LINE * (line as f64 - (lines.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor=(anchor) fill=(ink) { (text) }
-        }
-    }
+/// Lines of text with the heights of their feet, centred on a height.
+fn centred<T>(lines: &[T], middle: f64) -> impl Iterator<Item = (f64, &T)> {
+    let above = (lines.len() as f64 - 1.0) / 2.0;
+    lines.iter().enumerate().map(move |(line, text)| (middle + LINE * (line as f64 - above) + 4.0, text))
 }
 
 /// Labels of the figures in a row, one below the other. Lines of the grid stop before their letters.
-fn labelled(labels: &[Label], (x, middle): (f64, f64)) -> Markup {
+fn labelled(labels: &[Label], x: f64, middle: f64) -> Markup {
     html! {
-        @for (line, Label { text, ink }) in labels.iter().enumerate() {
-            @let below = LINE * (line as f64 - (labels.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
+        @for (y, Label { text, ink }) in centred(labels, middle) {
+            text x=(x) y=(y) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
                 @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
             }
         }
@@ -520,15 +511,10 @@ struct Scale {
 impl Scale {
     fn of(axis: &Axis, values: impl Iterator<Item = f64>, ends: [f64; 2]) -> Self {
         let logarithmic = axis.logarithmic;
-        let usable =
-            values.filter(|value| value.is_finite() && (!logarithmic || *value > 0.0)).map(|value| {
-                if logarithmic {
-                    value.clamp(1.0 / DRAWN_MAX, DRAWN_MAX)
-                } else {
-                    value.clamp(-DRAWN_MAX, DRAWN_MAX)
-                }
-            });
-        let (from, to) = usable
+        let drawn_min = if logarithmic { 1.0 / DRAWN_MAX } else { -DRAWN_MAX };
+        let (from, to) = values
+            .filter(|value| value.is_finite() && (!logarithmic || *value > 0.0))
+            .map(|value| value.clamp(drawn_min, DRAWN_MAX))
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
         let base = if axis.quantity == Quantity::Size { 2.0 } else { 10.0 };
         let (from, to) = match (logarithmic, from <= to) {
@@ -610,13 +596,12 @@ impl Style {
 
     fn of(series: &Series) -> Self {
         // Colours repeat before combinations of symbol and dash do.
-        let (slot, lap) = match series.look {
+        let colours: &[usize] = match series.look {
             // Grey is for what was disturbed.
-            Look::Measured | Look::Model | Look::Mark => {
-                (COLOURED[series.slot % COLOURED.len()], series.slot / COLOURED.len())
-            }
-            _ => (series.slot % COLOURS, series.slot / COLOURS),
+            Look::Measured | Look::Model | Look::Mark => &COLOURED,
+            _ => &[0, 1, 2, 3, 4, 5, 6, 7],
         };
+        let (slot, lap) = (colours[series.slot % colours.len()], series.slot / colours.len());
         let ink = match series.look {
             Look::Limit => "var(--plot-limit)".to_owned(),
             Look::Historic => "var(--plot-historic)".to_owned(),
@@ -673,10 +658,6 @@ impl Shape {
             Self::Mark => "m0-8l8 8-8 8-8-8z",
         };
         format!("M{x} {y}{about}")
-    }
-
-    fn at(self, x: f64, y: f64, style: &Style) -> Markup {
-        html! { path d=(self.path((x, y))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {} }
     }
 }
 

@@ -4,7 +4,7 @@ use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row};
-use crate::plot::data::{Axis, Kind, Look, Plot, Point, Series};
+use crate::plot::data::{Axis, Look, Plot, Point, Series};
 use crate::way::Waiting;
 
 /// Levels that Bywire itself carries. For `eth` these are all links except veth.
@@ -21,12 +21,12 @@ pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
             ("memory: a cache line", ceilings.half_rtt_floor()),
             ("memory: a hand-off", ceilings.wake_floor()),
         ];
-        rungs(latency, &floors, "ladder-half-rtt", "Latency", Axis::HALF_RTT, "Left is better")
+        rungs(latency, &floors, ["ladder-half-rtt", "Latency"], Axis::HALF_RTT, "Left is better")
     });
     let rate = asked("stream").map(|stream| {
         let bytes = stream.size_bytes.unwrap_or(1 << 20);
         let ceiling = [("memory: one core writes, copies, sums", ceilings.one_way(bytes))];
-        rungs(stream, &ceiling, "ladder-rate", "Rate", Axis::RATE, "Right is better")
+        rungs(stream, &ceiling, ["ladder-rate", "Rate"], Axis::RATE, "Right is better")
     });
     half_rtt.into_iter().chain(rate).collect()
 }
@@ -34,8 +34,7 @@ pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
 fn rungs(
     comparison: &Comparison,
     limits: &[(&str, Option<f64>)],
-    id: &'static str,
-    title: &'static str,
+    names: [&'static str; 2],
     y: Axis,
     better: &str,
 ) -> Plot {
@@ -59,43 +58,29 @@ fn rungs(
         let polling = row.others.iter().filter(|entry| entry.way.waiting == Waiting::Polling);
         polling.map(move |entry| (place, entry))
     });
-    let others = others.map(|(place, entry)| point(comparison, place, entry, POLLING)).collect();
-    let series = |name: &str, look, slot, points| Series { name: name.to_owned(), look, slot, points };
-    let mut series = vec![
-        series("the machine itself", Look::Limit, 0, limits.iter().enumerate().map(of_limit).collect()),
-        series("Bywire", Look::Part, 0, usual(true)),
-        series("others", Look::Part, 6, usual(false)),
-        series("while polling", Look::Measured, 1, others),
+    let others = others.map(|(place, entry)| point(comparison, place, entry, POLLING));
+    let series = vec![
+        Series::new("the machine itself", Look::Limit, 0, limits.iter().enumerate().map(of_limit)),
+        Series::new("Bywire", Look::Part, 0, usual(true)),
+        Series::new("others", Look::Part, 6, usual(false)),
+        Series::new("while polling", Look::Measured, 1, others),
     ];
-    series.retain(|series| !series.points.is_empty());
-    let against = comparison.rival.as_ref().map(|rival| {
-        format!(
+    let title = comparison.title();
+    let mut about = format!("{title}. {better}; each line of the grid is ten times the one before.");
+    if let Some(rival) = &comparison.rival {
+        about += &format!(
             " × is how many times better than {rival}, default beside default and polling beside polling."
-        )
-    });
-    let names = limits.iter().map(|(name, _)| (*name).to_owned());
-    Plot {
-        id,
-        title,
-        about: format!(
-            "{}. {better}; each line of the grid is ten times the one before.{}",
-            comparison.title(),
-            against.unwrap_or_default()
-        ),
-        kind: Kind::Bars,
-        x: Axis::NAMES,
-        y,
-        categories: names.chain(comparison.rows.iter().map(|row| row.usual.way.name.clone())).collect(),
-        series,
-        remarks: Vec::new(),
+        );
     }
+    let limits = limits.iter().map(|(name, _)| (*name).to_owned());
+    let ways = comparison.rows.iter().map(|row| row.usual.way.name.clone());
+    Plot::bars(names, about, y, limits.chain(ways).collect(), series)
 }
 
 fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> Point {
-    let words = [quantity::value(entry.cell.value, entry.cell.unit), entry.times.mark()];
+    let words = [quantity::of_cell(entry.cell), entry.times.mark()];
     let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" · ");
-    let other = entry.cell.size_bytes.filter(|size| Some(*size) != comparison.size_bytes);
-    let other = other.map(|size| format!("at {}", quantity::size(size)));
+    let other = entry.other_size(comparison.size_bytes).map(|size| format!("at {}", quantity::size(size)));
     let below = [other, entry.times.wide_interval()].into_iter().flatten().map(|line| format!("\n{line}"));
     let label = format!("{waiting}{words}{}", below.collect::<String>());
     let size = entry.cell.size_bytes.map(|bytes| format!("at {}", quantity::size(bytes)));

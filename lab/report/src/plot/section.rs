@@ -68,13 +68,7 @@ fn with_marks(plot: &Plot, number: usize) -> String {
 }
 
 fn table(plot: &Plot) -> Markup {
-    let columns = [
-        Column::words("series"),
-        Column::figures(plot.x.name),
-        Column::figures(plot.y.name),
-        Column::figures("band"),
-        Column::words("note"),
-    ];
+    let columns = Column::aligned("lrrrl", ["series", plot.x.name, plot.y.name, "band", "note"]);
     let shown = |value| plot.y.quantity.format(value);
     let points = plot.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)));
     let rows = points.map(|(series, point)| {
@@ -85,5 +79,5 @@ fn table(plot: &Plot) -> Markup {
             [series.name.clone(), plot.x_text(point), shown(point.y), band.unwrap_or_default(), note];
         Row { is_disturbed: point.is_disturbed, ..Row::of(entries) }
     });
-    Table::new(format!("Table of {}", plot.title), columns.to_vec(), rows.collect()).html()
+    Table::new(format!("Table of {}", plot.title), columns, rows.collect()).html()
 }
