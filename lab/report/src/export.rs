@@ -1,6 +1,6 @@
 //! The parts of a report as files: each plot as SVG and CSV, each table as CSV.
 
-use bywire_results::cell::{Cell, Session};
+use bywire_results::cell::Session;
 use bywire_results::csv;
 
 use crate::ceiling::Ceilings;
@@ -14,8 +14,7 @@ use crate::plot;
 use crate::plot::data::Plot;
 use crate::plot::drawing;
 use crate::summary;
-use crate::way::ways;
-use crate::way_figures::WayFigures;
+use crate::way::{Way, ways};
 
 /// A file's name and content.
 pub type File = (String, String);
@@ -50,7 +49,7 @@ pub fn tables(session: &Session) -> Vec<File> {
     let ceilings = Ceilings::of(&session.cells);
     let mut files = vec![
         ("cells.csv".to_owned(), csv::from_cells(&session.cells)),
-        ("ways.csv".to_owned(), figures(&WayFigures::of(&ways))),
+        ("ways.csv".to_owned(), figures(&ways)),
         ("ceilings.csv".to_owned(), ceiling_table(&ceilings)),
     ];
     for comparison in comparisons(&ways, &ceilings) {
@@ -72,25 +71,21 @@ pub fn tables(session: &Session) -> Vec<File> {
 }
 
 /// The columns of each way's figures after its name.
-const WAY_COLUMNS: [(&str, fn(&WayFigures) -> Option<f64>); 8] = [
-    ("half_rtt_ns", |way| value(way.half_rtt)),
-    ("one_way_bytes_per_second", |way| value(way.one_way)),
-    ("n_half_bytes", |way| Some(way.n_half?.bytes)),
-    ("two_way_bytes_per_second", |way| value(way.two_way)),
-    ("transactions_per_second", |way| value(way.transactions)),
-    ("cpu_ns_per_message", |way| value(way.overhead)),
+const WAY_COLUMNS: [(&str, fn(&Way) -> Option<f64>); 8] = [
+    ("half_rtt_ns", |way| Some(way.short("latency")?.value)),
+    ("one_way_bytes_per_second", |way| Some(way.highest("stream")?.value)),
+    ("n_half_bytes", |way| Some(way.n_half()?.bytes)),
+    ("two_way_bytes_per_second", |way| Some(way.highest("bidir")?.value)),
+    ("transactions_per_second", |way| Some(way.short("rr")?.value)),
+    ("cpu_ns_per_message", |way| Some(way.short("overhead")?.value)),
     ("cpu_us_per_kb", |way| way.cpu_us_per_kb()),
     ("cpu_us_per_transaction", |way| way.cpu_us_per_transaction()),
 ];
 
-fn value(cell: Option<&Cell>) -> Option<f64> {
-    cell.map(|cell| cell.value)
-}
-
-fn figures(figures: &[WayFigures]) -> String {
-    let rows = figures.iter().map(|row| {
-        let figures = WAY_COLUMNS.iter().map(|(_, figure)| csv::optional(figure(row)));
-        std::iter::once(row.way.label.clone()).chain(figures).collect()
+fn figures(ways: &[Way]) -> String {
+    let rows = ways.iter().map(|way| {
+        let figures = WAY_COLUMNS.iter().map(|(_, figure)| csv::optional(figure(way)));
+        std::iter::once(way.label.clone()).chain(figures).collect()
     });
     let names = WAY_COLUMNS.map(|(name, _)| name);
     csv::table(&[&["way"][..], &names].concat(), rows)

@@ -26,7 +26,6 @@ pub mod table;
 mod text;
 mod verdict;
 mod way;
-mod way_figures;
 mod web_table;
 
 pub use export::{File, drawings, files, files_of_presets, tables};

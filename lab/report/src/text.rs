@@ -10,22 +10,21 @@ use crate::disturbed_cells::Disturbance;
 use crate::level_tables::chapters;
 use crate::table::{Column, Row, Table};
 use crate::verdict::{UNUSABLE, Verdict};
-use crate::way::ways;
-use crate::way_figures::{NHalf, WayFigures};
+use crate::way::{NHalf, Way, ways};
 
 /// The report as plain text: the verdict, every way compared with the kernel's TCP, all figures of each way, the
 /// ceilings, and what is absent.
 pub fn summary_text(session: &Session) -> String {
     let ways = ways(&session.cells);
     let digest = Digest::of(session, &ways);
-    let (figures, ceilings) = (WayFigures::of(&ways), &digest.ceilings);
+    let ceilings = &digest.ceilings;
     let mut text = String::new();
     if !session.cells.is_empty() {
         text += &head(&digest.verdict);
         text += &digest.comparisons.iter().map(comparison_table).collect::<String>();
     }
-    if !figures.is_empty() {
-        text += &way_table(&figures, ceilings);
+    if !ways.is_empty() {
+        text += &way_table(&ways, ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
                  One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
@@ -83,28 +82,25 @@ fn comparison_table(comparison: &Comparison) -> String {
     Table::new("", Column::named(2, heading), rows.collect()).text() + "\n"
 }
 
-fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
+fn way_table(ways: &[Way], ceilings: &Ceilings) -> String {
     let heading =
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
-    let of = |cell: Option<&Cell>| cell.map(quantity::of_cell).unwrap_or_default();
-    let rate =
-        |cell: Option<&Cell>| of(cell) + &quantity::size_after(" at ", cell.and_then(|cell| cell.size_bytes));
-    let n_half = |n_half: NHalf| format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes);
-    let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
-        let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
-        share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
+    let rate = |cell: &Cell, ceiling: Option<f64>| {
+        let share = ceiling.map(|ceiling| format!(" ({})", quantity::percent(cell.value / ceiling)));
+        quantity::of_cell(cell) + &quantity::size_after(" at ", cell.size_bytes) + &share.unwrap_or_default()
     };
-    let rows = figures.iter().map(|row| {
+    let n_half = |n_half: NHalf| format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes);
+    let rows = ways.iter().map(|way| {
         Row::of([
-            row.way.label.clone(),
-            row.way.waiting.name().into(),
-            of(row.half_rtt),
-            rate(row.one_way) + &share(row.one_way, &|size| ceilings.one_way(size)),
-            row.n_half.map(n_half).unwrap_or_default(),
-            rate(row.two_way) + &share(row.two_way, &|_| ceilings.two_way()),
-            of(row.transactions),
-            of(row.overhead),
-            row.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
+            Some(way.label.clone()),
+            Some(way.waiting.name().to_owned()),
+            way.short("latency").map(quantity::of_cell),
+            way.highest("stream").map(|cell| rate(cell, ceilings.one_way(cell.size_bytes.unwrap_or(0)))),
+            way.n_half().map(n_half),
+            way.highest("bidir").map(|cell| rate(cell, ceilings.two_way())),
+            way.short("rr").map(quantity::of_cell),
+            way.short("overhead").map(quantity::of_cell),
+            way.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)),
         ])
     });
     Table::new("", Column::named(1, heading), rows.collect()).text()
@@ -112,12 +108,9 @@ fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
 
 fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
-        let cell = ceiling.first;
-        Row::of([
-            ceiling.name(),
-            quantity::value(ceiling.value(), cell.unit),
-            ceiling.drift().map_or("taken once".into(), |drift| format!("{:+.1} %", drift * 100.0)),
-        ])
+        let drift = ceiling.drift().map(|drift| format!("{:+.1} %", drift * 100.0));
+        let median = quantity::value(ceiling.value(), ceiling.first.unit);
+        Row::of([ceiling.name(), median, drift.unwrap_or_else(|| "taken once".to_owned())])
     });
     Table::new("", Column::named(1, ["memory", "median", "drift"]), rows.collect()).text()
 }

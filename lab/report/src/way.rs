@@ -147,6 +147,37 @@ impl<'a> Way<'a> {
         let shortest = cells.iter().find(|cell| cell.size_bytes.is_none_or(|size| size <= 64));
         eight.or(shortest).copied()
     }
+
+    /// N½ of its own test. Without that test, N½ read off the curve, relative to its highest rate.
+    pub fn n_half(&self) -> Option<NHalf> {
+        if let Some(cell) = self.by_size("nhalf").last() {
+            return Some(NHalf { bytes: cell.value, swept: true });
+        }
+        let cells = self.by_size("stream");
+        let points: Vec<(u64, f64)> =
+            cells.iter().filter_map(|cell| Some((cell.size_bytes?, cell.value))).collect();
+        let plateau = points.iter().map(|point| point.1).reduce(f64::max)?;
+        let bytes = bywire_analysis::statistics::n_half(&points, plateau)?;
+        Some(NHalf { bytes, swept: false })
+    }
+
+    /// CPU of both ends and of the carrying processes at the highest one-way rate, in µs per KB.
+    pub fn cpu_us_per_kb(&self) -> Option<f64> {
+        self.highest("stream")?.service_demand_us_per_kb()
+    }
+
+    /// CPU of short transactions, in µs for each.
+    pub fn cpu_us_per_transaction(&self) -> Option<f64> {
+        self.short("rr")?.cpu.service_demand_us_per_transaction()
+    }
+}
+
+/// N½, and its source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NHalf {
+    pub bytes: f64,
+    /// True if a sweep measured it, false if it is read off the curve of one-way rates.
+    pub swept: bool,
 }
 
 /// For each level, the parameters in which its cells differ at the same test and size.

@@ -9,7 +9,6 @@ use crate::ceiling::Ceilings;
 use crate::comparison::rounded;
 use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
-use crate::way_figures::n_half;
 
 /// Bins for each factor of ten in the distribution of half-RTT.
 const BINS_PER_DECADE: f64 = 40.0;
@@ -182,7 +181,7 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
     let note = Some(format!("N½ of {}", way.label));
-    let point = Point { note, ..Point::new(n_half(way)?.bytes.round(), reference / 2.0) };
+    let point = Point { note, ..Point::new(way.n_half()?.bytes.round(), reference / 2.0) };
     Some(Series::new(format!("N½, {}", way.label), Look::Mark, slot, [point]))
 }
 
