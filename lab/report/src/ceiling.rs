@@ -2,10 +2,10 @@
 
 use bywire_results::cell::{Cacheline, Cell, Unit};
 use bywire_results::level::MEMORY;
-use bywire_results::parameter::parameter;
+use bywire_results::parameter::{Waiting, parameter};
 use bywire_results::quantity;
 
-use crate::way::{Waiting, is_no_way};
+use crate::way::is_no_way;
 
 /// A ceiling that changed by more than this between its first and last measurement makes the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;
@@ -76,20 +76,15 @@ impl<'a> Ceilings<'a> {
         floors.map(Ceiling::value).min_by(f64::total_cmp)
     }
 
-    /// The limit for a way of waiting, with its name: a cache line for ends that poll at least for a while, and the
-    /// kernel's hand-over for ends that sleep.
-    pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
-        match waiting {
-            Waiting::Polling | Waiting::Adaptive => Some(("cache line", self.half_rtt_floor()?)),
-            Waiting::Sleeping => Some(("hand-off", self.wake_floor()?)),
+    /// The limit for a cell, with its name: a cache line for ends that poll at least for a while, and the kernel's
+    /// hand-over for ends that sleep. The line's time is that beside the cell, if known, because a virtual machine's cores
+    /// may move apart between two cells.
+    pub fn floor_beside(&self, cell: &Cell) -> Option<(&'static str, f64)> {
+        if cell.waiting() == Waiting::Sleeping {
+            return Some(("hand-off", self.wake_floor()?));
         }
-    }
-
-    /// The floor at the time of a cell, if known. A virtual machine's cores may move apart between two cells.
-    pub fn floor_beside(&self, cell: &Cell, waiting: Waiting) -> Option<(&'static str, f64)> {
-        let own = cell.cacheline.filter(|_| waiting != Waiting::Sleeping);
         let mean = |line: Cacheline| f64::midpoint(line.before_ns, line.after_ns.unwrap_or(line.before_ns));
-        own.map(|line| ("cache line", mean(line))).or_else(|| self.floor_of(waiting))
+        Some(("cache line", cell.cacheline.map(mean).or_else(|| self.half_rtt_floor())?))
     }
 
     /// The ceiling of a one-way rate: one core's write, copy and sum, at the length nearest to `size_bytes`.

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::level::DATAGRAM_BYTES_MAX;
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity::{self, TOO_FEW_PAIRS};
 
 use crate::disturbed_cells::is_disturbed;
-use crate::way::{Waiting, Way};
+use crate::way::Way;
 
 /// Parameters that change the question: a figure and its rival must agree in them.
 const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
@@ -37,12 +38,18 @@ pub const DISTURBED: &str = "disturbed";
 
 /// The questions, in the order of the tables.
 pub const QUESTIONS: [Question; 5] = [
-    Question::new("latency", "Half-RTT", "shorter is better", 8, Some(ROUND_TRIP)),
-    Question::new("stream", "One-way rate", "higher is better", 64 << 10, Some(KILOBYTE)),
-    Question::new("rr", "Transactions per second", "more is better", 1, Some(ROUND_TRIP)),
-    Question::new("bidir", "Two-way rate", "higher is better", 64 << 10, Some(KILOBYTE)),
-    Question::new("overhead", "CPU of a message at both ends", "less is better", 8, None),
+    question(["latency", "Half-RTT", "shorter is better"], 8, Some(ROUND_TRIP)),
+    question(["stream", "One-way rate", "higher is better"], 64 << 10, Some(KILOBYTE)),
+    question(["rr", "Transactions per second", "more is better"], 1, Some(ROUND_TRIP)),
+    question(["bidir", "Two-way rate", "higher is better"], 64 << 10, Some(KILOBYTE)),
+    question(["overhead", "CPU of a message at both ends", "less is better"], 8, None),
 ];
+
+type Text = &'static str;
+
+const fn question([test, title, better]: [Text; 3], usual_bytes: u64, cost: Option<Text>) -> Question {
+    Question { test, title, better, usual_bytes, cost }
+}
 
 const ROUND_TRIP: &str = "round trip";
 const KILOBYTE: &str = "KB";
@@ -84,9 +91,7 @@ pub enum Times {
     Better(f64, [f64; 2]),
     /// It is the rival itself.
     Rival,
-    /// The cell was disturbed.
     Disturbed,
-    /// The rival's cell was disturbed.
     RivalDisturbed,
     /// It was measured at another length than the others.
     OtherLength,
@@ -102,16 +107,6 @@ pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
 }
 
 impl Question {
-    const fn new(
-        test: &'static str,
-        title: &'static str,
-        better: &'static str,
-        usual_bytes: u64,
-        cost: Option<&'static str>,
-    ) -> Self {
-        Self { test, title, better, usual_bytes, cost }
-    }
-
     /// The length at which most ways were measured.
     fn shared_length(&self, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64> {
         let mut counts = BTreeMap::<u64, usize>::new();

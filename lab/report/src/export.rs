@@ -101,8 +101,7 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
 }
 
 fn points(plot: &Plot) -> String {
-    let points = plot.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)));
-    let rows = points.map(|(series, point)| {
+    let rows = plot.points().map(|(series, point)| {
         let x = plot.category(point).unwrap_or_else(|| point.x.to_string());
         let [low, high] = point.band.map(|band| band.map(|bound| bound.to_string())).unwrap_or_default();
         let note = point.note.clone().unwrap_or_default();

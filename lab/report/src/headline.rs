@@ -13,7 +13,7 @@ use crate::plot::section;
 use crate::summary;
 use crate::table::{self, Column, Table, scroll_groups};
 use crate::verdict::Verdict;
-use crate::way::{NHalf, Waiting, Way};
+use crate::way::{NHalf, Way};
 
 /// The head of a page. `name` makes the identifiers of its parts.
 pub fn section(digest: &Digest, ladder: &[&Plot], name: &dyn Fn(&str) -> String) -> Markup {
@@ -135,7 +135,7 @@ fn way_table(ways: &[Way], ceilings: &Ceilings) -> Markup {
         shown(cell).note(share)
     };
     let half_rtt = |cell: &Cell| {
-        let floor = ceilings.floor_beside(cell, Waiting::of(cell));
+        let floor = ceilings.floor_beside(cell);
         let floor = floor.map(|(name, floor)| format!("{} {name}", quantity::factor(cell.value / floor)));
         shown(cell).note(floor)
     };

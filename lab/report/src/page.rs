@@ -32,21 +32,17 @@ const STYLE: &str = include_str!("../assets/report.css");
 ///
 /// The page loads nothing: its content security policy allows only its own script, by hash.
 pub fn render(session: &Session) -> String {
-    let ways = ways(&session.cells);
-    document(&[Page::of("", "", session, &ways)])
+    render_presets(std::slice::from_ref(session))
 }
 
 /// The report of several sessions of one preset each, in one file: the first page covers all of them, and each has a
 /// page of its own.
 pub fn render_presets(sessions: &[Session]) -> String {
-    let [first, others @ ..] = sessions else {
-        return render(&Session::default());
-    };
-    if others.is_empty() {
-        return render(first);
-    }
     let all = together(sessions);
     let ways_of_all = ways(&all.cells);
+    if sessions.len() < 2 {
+        return document(&[Page::of("", "", &all, &ways_of_all)]);
+    }
     let mut pages = vec![Page { is_overview: true, ..Page::of("all", "All presets", &all, &ways_of_all) }];
     let places: Vec<String> = (1..=sessions.len()).map(|number| format!("p{number}")).collect();
     let ways: Vec<Vec<Way>> = sessions.iter().map(|session| ways(&session.cells)).collect();

@@ -3,7 +3,7 @@
 
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::message_link::{SECURITY, Security};
-use bywire_results::parameter::{MACHINE, parameter};
+use bywire_results::parameter::{MACHINE, Waiting, parameter};
 use bywire_results::quantity;
 use bywire_results::web;
 
@@ -11,7 +11,7 @@ use crate::comparison::{DISTURBED, QUESTIONS};
 use crate::disturbed_cells::is_disturbed;
 use crate::ethernet_table::{NAMING, row_of, text};
 use crate::table::{Column, Row, Table};
-use crate::way::{Waiting, is_no_way};
+use crate::way::is_no_way;
 
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
 const OF_THE_QUESTION: [&str; 2] = ["connections", "response-size"];
@@ -127,7 +127,7 @@ fn level_and_link(cell: &Cell) -> (&str, Option<&str>) {
 fn packets(plain: &Cell) -> [String; NAMING] {
     let (level, link) = level_and_link(plain);
     let shown = SHOWN.iter().filter_map(|name| Some(parameter(name, plain.parameters.get(*name)?)));
-    let polls = (Waiting::of(plain) == Waiting::Polling).then(|| Waiting::Polling.name().to_owned());
+    let polls = (plain.waiting() == Waiting::Polling).then(|| Waiting::Polling.name().to_owned());
     let way = [Some(level), link].into_iter().flatten().map(str::to_owned).chain(shown).chain(polls);
     let size = plain.size_bytes.map(quantity::size).unwrap_or_default();
     [way.collect::<Vec<_>>().join(" · "), plain.test.clone(), size]
@@ -144,7 +144,7 @@ fn is_carried(cell: &Cell) -> bool {
 /// True for TCP over the loopback interface with ends that sleep in the kernel, as ordinary programs do.
 fn is_plain(cell: &Cell) -> bool {
     match level_and_link(cell) {
-        ("tcp", Some("loopback")) => Waiting::of(cell) == Waiting::Sleeping,
+        ("tcp", Some("loopback")) => cell.waiting() == Waiting::Sleeping,
         (web::LEVEL, link) => link == Some(web::Link::Tcp.name()),
         _ => false,
     }
@@ -165,7 +165,7 @@ fn program(carried: &Cell) -> [String; NAMING] {
 
 /// The number of connections and how the ends wait.
 fn ends(cell: &Cell) -> String {
-    let forbidden = !is_web(cell) && Waiting::of(cell) == Waiting::Sleeping;
+    let forbidden = !is_web(cell) && cell.waiting() == Waiting::Sleeping;
     let spins = if forbidden { "spinning forbidden" } else { "may spin" };
     let epoll = cell.parameters.contains_key("epoll").then(|| "epoll".to_owned());
     let connections = cell.parameters.number("connections").map(|count| format!("{count} connections"));

@@ -2,12 +2,12 @@
 
 use bywire_command::shell;
 use bywire_results::cell::{DISTURBED, Session};
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::{Ceiling, Ceilings};
 use crate::comparison::{Comparison, Row, Times, called, length};
 use crate::disturbed_cells::Disturbance;
-use crate::way::Waiting;
 
 /// The verdict of a session in which too much was disturbed.
 pub const UNUSABLE: &str = "This session cannot be used: the machine was busy with something else.";

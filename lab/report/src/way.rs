@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
 use bywire_results::level::{FIGURE, MEMORY};
-use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, parameter};
+use bywire_results::parameter::{HOW_LONG, MACHINE, MPI, Waiting, parameter};
 use bywire_results::web;
 use serde_json::Value;
 
@@ -42,49 +42,16 @@ pub struct Way<'a> {
 /// Distinguishes ways that wait alike: level, link, placement, and other varied parameters.
 type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
 
-/// How an end waits, in the order of the tables: a level's default first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waiting {
-    /// It spins a bounded time, then sleeps: the message layer's default.
-    Adaptive,
-    /// It sleeps in the kernel until woken.
-    Sleeping,
-    /// It polls, and keeps its core busy.
-    Polling,
-}
-
-impl Waiting {
-    /// `polling`, `adaptive` or `sleeping`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Polling => "polling",
-            Self::Adaptive => ADAPTIVE,
-            Self::Sleeping => "sleeping",
-        }
-    }
-
-    /// From the cell's parameters; sleeping if they do not state it.
-    pub fn of(cell: &Cell) -> Self {
-        match cell.parameters.spin() {
-            Some(Spin::Always) => Self::Polling,
-            Some(Spin::Adaptive) => Self::Adaptive,
-            // The form of older sessions.
-            None if cell.level == "msg" => Self::Adaptive,
-            Some(Spin::Never) | None => Self::Sleeping,
-        }
-    }
-}
-
 /// The ways of every level that carries messages, nearest to memory first.
 pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     let varied = varied_parameters(cells);
     let waitings = |level: &str| {
         let cells = cells.iter().filter(|cell| cell.level == level);
-        cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
+        cells.map(Cell::waiting).collect::<BTreeSet<_>>().len()
     };
     let mut ways: Vec<Way> = Vec::new();
     for cell in cells.iter().filter(|cell| ![FIGURE, MEMORY, web::LEVEL].contains(&&*cell.level)) {
-        let (key, waiting) = (key(cell, &varied), Waiting::of(cell));
+        let (key, waiting) = (key(cell, &varied), cell.waiting());
         match ways.iter_mut().find(|way| (&way.key, way.waiting) == (&key, waiting)) {
             Some(way) => way.cells.push(cell),
             None => {

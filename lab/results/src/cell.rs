@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::details::Details;
 use crate::moment::Moment;
-use crate::parameter::Parameters;
+use crate::parameter::{Parameters, Waiting};
 
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
@@ -81,6 +81,13 @@ impl Cell {
     /// The number of its pairs of processes.
     pub fn pairs(&self) -> usize {
         self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
+    }
+
+    /// How its ends wait; sleeping if its parameters do not state it.
+    pub fn waiting(&self) -> Waiting {
+        // The form of older sessions.
+        let usual = if self.level == "msg" { Waiting::Adaptive } else { Waiting::Sleeping };
+        self.parameters.waiting().unwrap_or(usual)
     }
 
     /// The number of its disturbed blocks; see [`DISTURBED`].

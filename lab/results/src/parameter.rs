@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::message_link::SECURITY;
+use crate::names;
 use crate::values::named_values;
 
 /// Parameters that state how long a cell was measured. `burden` is an older name of `slowdown`.
@@ -25,15 +26,16 @@ named_values! {
     Parameters
 }
 
-/// How an end waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Spin {
-    /// It polls.
-    Always,
-    /// It polls a bounded time, then sleeps.
-    Adaptive,
-    /// It sleeps at once.
-    Never,
+names! {
+    /// How an end waits, in the order of tables.
+    Waiting, "kind of waiting" {
+        /// It polls a bounded time, then sleeps: the message layer's default.
+        Adaptive = "adaptive",
+        /// It sleeps in the kernel until woken.
+        Sleeping = "sleeping",
+        /// It polls, and keeps its core busy.
+        Polling = "polling",
+    }
 }
 
 impl Parameters {
@@ -58,13 +60,13 @@ impl Parameters {
     }
 
     /// How the ends wait, if the parameters state it.
-    pub fn spin(&self) -> Option<Spin> {
+    pub fn waiting(&self) -> Option<Waiting> {
         Some(match self.get("spin")? {
-            Value::Bool(true) => Spin::Always,
-            Value::String(text) if text == ADAPTIVE => Spin::Adaptive,
+            Value::Bool(true) => Waiting::Polling,
+            Value::String(text) if text == ADAPTIVE => Waiting::Adaptive,
             // The form of older sessions.
-            Value::String(text) if text == "on" || text == "true" => Spin::Always,
-            _ => Spin::Never,
+            Value::String(text) if text == "on" || text == "true" => Waiting::Polling,
+            _ => Waiting::Sleeping,
         })
     }
 }

@@ -19,8 +19,7 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
     let bytes = streams.and_then(|streams| streams.size_bytes);
     let entries = streams.into_iter().flat_map(|streams| &streams.rows).flat_map(comparison::Row::entries);
     let at = |entry: &Entry| quantity::size_after(", ", entry.other_size(bytes));
-    let rows: Vec<Row> =
-        entries.map(|entry| (entry.way.label.clone() + &at(entry), entry.cell)).collect();
+    let rows: Vec<Row> = entries.map(|entry| (entry.way.label.clone() + &at(entry), entry.cell)).collect();
     let about = format!(
         "CPU time for each 1,024 bytes that arrived{}: of the threads at each end, of what the machine spent beyond that, and \
          of the processes that carry Ethernet. Lower is better.",
@@ -129,8 +128,7 @@ pub fn with_visible_bars(mut plot: Plot) -> Plot {
 }
 
 fn pieces(plot: &Plot, row: usize) -> impl Iterator<Item = (&Series, &Point)> {
-    let all = plot.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)));
-    all.filter(move |(_, point)| point.x as usize == row)
+    plot.points().filter(move |(_, point)| point.x as usize == row)
 }
 
 fn parts(plot: &Plot, row: usize) -> String {

@@ -200,6 +200,11 @@ impl Plot {
         self.series.iter().filter(move |series| series.look == look)
     }
 
+    /// Every point with its series.
+    pub fn points(&self) -> impl Iterator<Item = (&Series, &Point)> {
+        self.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)))
+    }
+
     /// True if it has figures of the source documents.
     pub fn has_printed(&self) -> bool {
         self.of_look(Look::Historic).next().is_some()
@@ -212,9 +217,7 @@ impl Plot {
 
     /// True if it has measured or modelled series. Limits and printed figures alone do not make a plot.
     pub fn has_marks(&self) -> bool {
-        let is_own = |look| matches!(look, Look::Measured | Look::Part | Look::Model);
-        let shown = |series: &Series| !series.points.is_empty() && is_own(series.look);
-        self.series.iter().any(shown)
+        self.points().any(|(series, _)| matches!(series.look, Look::Measured | Look::Part | Look::Model))
     }
 
     /// True if a series is shown at first. Of many curves, these are the nearest ways of different levels. The reader can
@@ -229,10 +232,8 @@ impl Plot {
             let is_its_curve = |other: &Series| other.look == Look::Measured && other.slot == own.slot;
             return self.series.iter().position(is_its_curve).is_none_or(|curve| self.starts_with(curve));
         }
-        let level = |series: &Series| series.name.split(" · ").next().unwrap_or_default().to_owned();
-        let is_first_of_level = |index: usize| {
-            !self.series[..index].iter().any(|other| level(other) == level(&self.series[index]))
-        };
+        let levels: Vec<_> = self.series.iter().map(|series| series.name.split(" · ").next()).collect();
+        let is_first_of_level = |index: usize| !levels[..index].contains(&levels[index]);
         let mut order: Vec<usize> =
             (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
         // Limits are neither levels nor curves, so they come last.

@@ -1,11 +1,11 @@
 //! The ladder: every way of carrying messages, below the limits of the machine, at a glance.
 
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row};
 use crate::plot::data::{Axis, Look, Plot, Point, Series};
-use crate::way::Waiting;
 
 /// Levels that Bywire itself carries. For `eth` these are all links except veth.
 const OURS: [&str; 3] = ["msg", "sock", "eth"];
