@@ -10,7 +10,7 @@ use bywire_results::moment::{MachineSpeed, Moment};
 
 use crate::shift::{self, Stratum, Tables};
 use crate::side::Side;
-use crate::statistics::median;
+use crate::statistics::{median, pair_medians};
 
 /// Cores are far apart if a cache line takes longer than the shortest time multiplied by this.
 const FAR_FACTOR: f64 = 1.8;
@@ -75,9 +75,7 @@ impl Conditions {
 
     /// The state in which a pair was taken.
     pub fn state(&self, moment: Option<&Moment>) -> State {
-        let Some((moment, far_ns)) = moment.zip(self.far_ns) else {
-            return State::Near;
-        };
+        let Some((moment, far_ns)) = moment.zip(self.far_ns) else { return State::Near };
         let is_far = |speed: &MachineSpeed| speed.line_ns.map(|line_ns| line_ns > far_ns);
         match (is_far(&moment.before), is_far(&moment.after)) {
             (Some(true), Some(true)) => State::Far,
@@ -158,13 +156,9 @@ impl Drift {
 
 /// Each pair of a cell with the median of its blocks, and with its moment if there is one.
 pub fn pairs(cell: &Cell) -> impl Iterator<Item = (u32, f64, Option<&Moment>)> {
-    let mut values = BTreeMap::<u32, Vec<f64>>::new();
-    for block in &cell.blocks {
-        values.entry(block.pair).or_default().push(block.value);
-    }
-    values
-        .into_iter()
-        .map(|(pair, values)| (pair, median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
+    let medians = pair_medians(cell.blocks.iter().map(|block| (block.pair, block.value)));
+    let moment = |pair: u32| cell.moments.iter().find(|moment| moment.pair == pair);
+    medians.into_iter().map(move |(pair, median)| (pair, median, moment(pair)))
 }
 
 #[cfg(test)]
@@ -175,22 +169,17 @@ mod tests {
     fn a_pair_whose_machine_probe_was_delayed_is_not_compared_with_a_quiet_one() {
         let conditions = Conditions { far_ns: Some(100.0), in_rounds: false };
         let speed = |line_ns| MachineSpeed { line_ns, step_ns: Some(1.0), wake_ns: None };
-        let state = |before, after| {
-            conditions.state(Some(&Moment { pair: 0, began_unix_seconds: 0.0, before, after }))
-        };
+        let at = |before, after| Moment { pair: 0, began_unix_seconds: 0.0, before, after };
+        let state = |before, after| conditions.state(Some(&at(before, after)));
         let (near, far, held_up) = (speed(Some(40.0)), speed(Some(170.0)), speed(None));
         assert_eq!(state(near, near), State::Near);
         assert_eq!(state(far, far), State::Far);
         for [before, after] in [[near, far], [near, held_up], [held_up, far], [held_up, held_up]] {
             assert_eq!(state(before, after), State::Between, "{before:?} {after:?}");
         }
-        assert_eq!(
-            state(MachineSpeed::default(), MachineSpeed::default()),
-            State::Near,
-            "never read between these cores"
-        );
+        let never = MachineSpeed::default();
+        assert_eq!(state(never, never), State::Near, "never read between these cores");
         let unread = Conditions { far_ns: None, in_rounds: false };
-        let moment = Moment { pair: 0, began_unix_seconds: 0.0, before: held_up, after: held_up };
-        assert_eq!(unread.state(Some(&moment)), State::Near, "nor on this machine");
+        assert_eq!(unread.state(Some(&at(held_up, held_up))), State::Near, "nor on this machine");
     }
 }

@@ -7,14 +7,11 @@ use crate::ceiling::Ceilings;
 use crate::digest::Digest;
 use crate::historic_figures::comparisons;
 use crate::level_tables::chapters;
-use crate::model;
 use crate::page::render_presets;
-use crate::picture;
-use crate::plot;
 use crate::plot::data::Plot;
 use crate::plot::drawing;
-use crate::summary;
 use crate::way::{Way, ways};
+use crate::{model, picture, plot, summary};
 
 /// A file's name and content.
 pub type File = (String, String);

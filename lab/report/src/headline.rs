@@ -7,13 +7,12 @@ use maud::{Markup, html};
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row, Times};
 use crate::digest::Digest;
-use crate::picture;
 use crate::plot::data::Plot;
 use crate::plot::section;
-use crate::summary;
 use crate::table::{self, Column, Table, scroll_groups};
 use crate::verdict::Verdict;
 use crate::way::{NHalf, Way};
+use crate::{picture, summary};
 
 /// The head of a page. `name` makes the identifiers of its parts.
 pub fn section(digest: &Digest, ladder: &[&Plot], name: &dyn Fn(&str) -> String) -> Markup {

@@ -2,10 +2,8 @@
 
 use bywire_results::cell::Cell;
 
-use crate::ethernet_table;
-use crate::pair_tables;
 use crate::table::Table;
-use crate::web_table;
+use crate::{ethernet_table, pair_tables, web_table};
 
 /// Tables of one subject.
 pub struct Chapter {

@@ -7,23 +7,20 @@ use bywire_results::cell::{Cacheline, Cell, DISTURBED, Session};
 use bywire_results::details::COMMAND;
 use bywire_results::level::MEMORY;
 use bywire_results::parameter::MACHINE;
-use bywire_results::quantity;
-use bywire_results::web;
+use bywire_results::{quantity, web};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::ceiling::Ceiling;
 use crate::digest::Digest;
-use crate::disturbed_cells;
-use crate::headline;
-use crate::history;
 use crate::level_tables::{Chapter, chapters};
 use crate::merged::together;
 use crate::plot::data::Plot;
 use crate::plot::{drawing, section};
 use crate::table::{Column, Entry, Row, Table};
 use crate::way::{Way, ways};
+use crate::{disturbed_cells, headline, history};
 
 const SCRIPT: &str = include_str!("../assets/report.js");
 const STYLE: &str = include_str!("../assets/report.css");

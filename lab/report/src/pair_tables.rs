@@ -4,8 +4,7 @@
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::message_link::{SECURITY, Security};
 use bywire_results::parameter::{MACHINE, Waiting, parameter};
-use bywire_results::quantity;
-use bywire_results::web;
+use bywire_results::{quantity, web};
 
 use crate::comparison::{DISTURBED, QUESTIONS};
 use crate::disturbed_cells::is_disturbed;

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ethernet;
-use crate::names;
+use crate::{ethernet, names};
 
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "web";
