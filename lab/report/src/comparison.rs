@@ -106,6 +106,11 @@ pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
     QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways)).collect()
 }
 
+/// The comparison of one test, if it was run.
+pub fn of_test<'c, 'a>(comparisons: &'c [Comparison<'a>], test: &str) -> Option<&'c Comparison<'a>> {
+    comparisons.iter().find(|comparison| comparison.question.test == test)
+}
+
 impl Question {
     /// The length at which most ways were measured.
     fn shared_length(&self, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64> {

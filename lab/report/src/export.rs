@@ -5,7 +5,7 @@ use bywire_results::csv;
 
 use crate::ceiling::Ceilings;
 use crate::digest::Digest;
-use crate::historic_figures::comparisons;
+use crate::history::comparisons;
 use crate::level_tables::chapters;
 use crate::page::render_presets;
 use crate::plot::data::Plot;

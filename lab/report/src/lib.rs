@@ -11,7 +11,6 @@ mod disturbed_cells;
 mod ethernet_table;
 mod export;
 mod headline;
-mod historic_figures;
 mod history;
 mod level_tables;
 pub mod merged;

@@ -6,7 +6,7 @@ use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::{Ceiling, Ceilings};
-use crate::comparison::{Comparison, Row, Times, called, length};
+use crate::comparison::{Comparison, Row, Times, called, length, of_test};
 use crate::disturbed_cells::Disturbance;
 
 /// The verdict of a session in which too much was disturbed.
@@ -37,8 +37,8 @@ impl Verdict {
             verdict.sentences.push(UNUSABLE.to_owned());
         } else {
             for (test, best) in BEST {
-                let asked = comparisons.iter().find(|comparison| comparison.question.test == test);
-                verdict.sentences.extend(asked.and_then(|asked| sentence(asked, best)));
+                let asked = of_test(comparisons, test).and_then(|asked| sentence(asked, best));
+                verdict.sentences.extend(asked);
             }
         }
         if !session.complete {

@@ -3,7 +3,7 @@
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::quantity;
 
-use crate::comparison::{self, Comparison, Entry, length};
+use crate::comparison::{self, Comparison, Entry, length, of_test};
 use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
@@ -15,7 +15,7 @@ type Row<'a> = (String, &'a Cell);
 
 /// CPU of streams, at the length at which they are compared.
 pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
-    let streams = comparisons.iter().find(|comparison| comparison.question.test == "stream");
+    let streams = of_test(comparisons, "stream");
     let bytes = streams.and_then(|streams| streams.size_bytes);
     let entries = streams.into_iter().flat_map(|streams| &streams.rows).flat_map(comparison::Row::entries);
     let at = |entry: &Entry| quantity::size_after(", ", entry.other_size(bytes));

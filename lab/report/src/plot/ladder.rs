@@ -4,7 +4,7 @@ use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Entry, Row};
+use crate::comparison::{Comparison, Entry, Row, of_test};
 use crate::plot::data::{Axis, Look, Plot, Point, Series};
 
 /// Levels that Bywire itself carries. For `eth` these are all links except veth.
@@ -15,15 +15,12 @@ const POLLING: &str = "■ ";
 
 /// Latency and rate: one row for each way, with its ratio to the kernel's TCP.
 pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
-    let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
-    let half_rtt = asked("latency").map(|latency| {
-        let floors = [
-            ("memory: a cache line", ceilings.half_rtt_floor()),
-            ("memory: a hand-off", ceilings.wake_floor()),
-        ];
+    let half_rtt = of_test(comparisons, "latency").map(|latency| {
+        let [line, hand_off] = ["memory: a cache line", "memory: a hand-off"];
+        let floors = [(line, ceilings.half_rtt_floor()), (hand_off, ceilings.wake_floor())];
         rungs(latency, &floors, ["ladder-half-rtt", "Latency"], Axis::HALF_RTT, "Left is better")
     });
-    let rate = asked("stream").map(|stream| {
+    let rate = of_test(comparisons, "stream").map(|stream| {
         let bytes = stream.size_bytes.unwrap_or(1 << 20);
         let ceiling = [("memory: one core writes, copies, sums", ceilings.one_way(bytes))];
         rungs(stream, &ceiling, ["ladder-rate", "Rate"], Axis::RATE, "Right is better")
