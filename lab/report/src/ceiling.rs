@@ -50,7 +50,6 @@ impl Ceiling<'_> {
 }
 
 impl<'a> Ceilings<'a> {
-    /// From the `memory` cells of a session.
     pub fn of(cells: &'a [Cell]) -> Self {
         let mut rows: Vec<Ceiling> = Vec::new();
         let identity = |cell: &'a Cell| (&cell.test, cell.size_bytes, &cell.between, chosen(cell));

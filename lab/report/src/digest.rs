@@ -20,7 +20,6 @@ pub struct Digest<'a> {
 }
 
 impl<'a> Digest<'a> {
-    /// The digest of a session and of the ways of its cells.
     pub fn of(session: &'a Session, ways: &'a [Way<'a>]) -> Self {
         let (ceilings, comparisons) = (Ceilings::of(&session.cells), comparisons(ways));
         let verdict = Verdict::of(session, &comparisons, &ceilings);
@@ -32,7 +31,6 @@ impl<'a> Digest<'a> {
         plot::plots(self.ways, &self.ceilings, &self.comparisons)
     }
 
-    /// The machines of the session, in words.
     pub fn machines(&self) -> Vec<String> {
         machines(&self.session.environment)
     }

@@ -32,7 +32,6 @@ impl Disturbance {
         disturbance
     }
 
-    /// The share of disturbed blocks.
     pub fn disturbed_share(self) -> f64 {
         self.disturbed_blocks as f64 / self.blocks.max(1) as f64
     }

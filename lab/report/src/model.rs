@@ -43,7 +43,6 @@ fn half_rtt_ns(pipeline: &Pipeline, bytes: f64) -> f64 {
     pipeline.half_rtt(bytes) * 1e9
 }
 
-/// Every graph.
 pub fn plots() -> Vec<Plot> {
     let machines = machines();
     GRAPHS.iter().map(|graph| graph.plot(&machines)).collect()

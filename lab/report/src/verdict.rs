@@ -27,7 +27,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict of a session.
     pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
         let disturbance = Disturbance::of(&session.cells);
         let mut verdict = Self { is_unusable: disturbance.is_unusable(), ..Self::default() };

@@ -68,7 +68,6 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 }
 
 impl<'a> Way<'a> {
-    /// Its place among all ways.
     fn rank(&self) -> (usize, usize, Waiting) {
         let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
         let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());

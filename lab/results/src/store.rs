@@ -5,6 +5,8 @@
 //! or killed at any moment keeps every pair that it has taken. A reader ignores an incomplete last line, and
 //! [`cut_off`] reports it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,8 +15,7 @@ use bywire_command::plain::is_obeyed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cell::INTERVAL_PAIRS_MIN;
-use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+use crate::cell::{CELL_SCHEMA, Cell, INTERVAL_PAIRS_MIN, SESSION_SCHEMA, Session};
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";
@@ -161,13 +162,10 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     let path = directory.join(CELLS_FILE);
     let is_torn;
     (session.cells, is_torn) = read_cells(&path)?;
+    let identity = |cell: &Cell| (cell.level.clone(), cell.test.clone(), cell.moments.first().copied());
     for cell in running {
-        // The session was killed between appending and removing.
-        let is_known = session.cells.iter().any(|known| {
-            (&known.level, &known.test, known.moments.first())
-                == (&cell.level, &cell.test, cell.moments.first())
-        });
-        if !is_known {
+        // A known one is there twice, because the session was killed between appending and removing.
+        if !session.cells.iter().any(|known| identity(known) == identity(&cell)) {
             session.cells.push(cell);
         }
     }
@@ -220,14 +218,9 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// The directories directly below `places` that hold a session, the newest first; each once.
 pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
-    let mut sessions: Vec<_> = entries
-        .filter_map(|entry| {
-            let written = fs::metadata(entry.path().join(SESSION_FILE)).ok()?.modified().ok()?;
-            Some((std::cmp::Reverse(written), entry.path()))
-        })
-        .collect();
-    sessions.sort();
-    sessions.dedup();
+    let dated =
+        |path: PathBuf| Some((Reverse(fs::metadata(path.join(SESSION_FILE)).ok()?.modified().ok()?), path));
+    let sessions: BTreeSet<_> = entries.filter_map(|entry| dated(entry.path())).collect();
     sessions.into_iter().map(|(_, path)| path).collect()
 }
 
@@ -299,10 +292,8 @@ fn make_plain(value: &mut Value) {
 /// Replaces line ends and tabs by spaces, and removes other control characters and those that change the direction of
 /// writing.
 fn plain(text: &str) -> String {
-    text.chars()
-        .map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter })
-        .filter(|letter| !is_obeyed(*letter))
-        .collect()
+    let blanked = |letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter };
+    text.chars().map(blanked).filter(|letter| !is_obeyed(*letter)).collect()
 }
 
 /// Replaces a file atomically.

@@ -30,7 +30,6 @@ pub struct Plot {
     pub remarks: Vec<String>,
 }
 
-/// How a plot is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Points joined by lines, over a numeric axis.
@@ -39,7 +38,7 @@ pub enum Kind {
     Bars,
 }
 
-/// One axis, with the unit of its values.
+/// An axis, with the unit of its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
     pub name: &'static str,
@@ -49,13 +48,9 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Lengths of messages.
     pub const SIZE: Self = Self::logarithmic("message length", Quantity::Size);
-    /// Half of a round trip.
     pub const HALF_RTT: Self = Self::logarithmic("half-RTT", Quantity::Duration);
-    /// Payload per second.
     pub const RATE: Self = Self::logarithmic("rate", Quantity::Rate);
-    /// Names of bars.
     pub const NAMES: Self = Self::linear("way", Quantity::Name);
 
     pub const fn linear(name: &'static str, quantity: Quantity) -> Self {
@@ -165,7 +160,6 @@ impl Point {
         Self { x, y, ..Self::default() }
     }
 
-    /// The value of a cell.
     pub fn of(x: f64, cell: &Cell) -> Self {
         Self { is_disturbed: disturbed_cells::is_disturbed(cell), ..Self::new(x, cell.value) }
     }
@@ -195,12 +189,10 @@ impl Plot {
         Self { kind: Kind::Bars, categories, ..Self::curves(names, about, [Axis::NAMES, y], series) }
     }
 
-    /// The series of one look.
     pub fn of_look(&self, look: Look) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(move |series| series.look == look)
     }
 
-    /// Every point with its series.
     pub fn points(&self) -> impl Iterator<Item = (&Series, &Point)> {
         self.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)))
     }
