@@ -16,7 +16,7 @@ use crate::change::{Change, changes};
 use crate::conditions::{Conditions, Drift, State};
 use crate::missing::Missing;
 use crate::naming::{Cells, chosen, name};
-use crate::shift::{Shift, Tables};
+use crate::shift::Tables;
 use crate::side::Side;
 use crate::statistics::median;
 
@@ -131,10 +131,28 @@ impl<'a> Comparison<'a> {
             }
         }
         let error = rule.error_share / shared.len().max(1) as f64;
-        let mut rows: Vec<Row> = shared
-            .into_iter()
-            .map(|(before, after)| row(before, after, &conditions, drift.slack(), rule, error, &mut tables))
-            .collect();
+        let slack = drift.slack();
+        let middle = |cells: &Cells| median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>());
+        let row = |(before, after): (&Cells<'a>, &Cells<'a>)| {
+            let (strata, pairs_alone) = conditions.strata(before, after);
+            let shift = tables.shift(&strata, error);
+            let estimate = shift.map(|shift| shift.estimate);
+            let interval =
+                shift.and_then(|shift| shift.interval).map(|[low, high]| [low - slack, high + slack]);
+            let unit = before[0].1.unit;
+            Row {
+                before: before[0].1,
+                after: after[after.len() - 1].1,
+                values: [middle(before), middle(after)],
+                ratio: estimate.map(|estimate| (estimate.exp(), interval.map(|bounds| bounds.map(f64::exp)))),
+                pairs: [0, 1].map(|side| strata.iter().map(|stratum| stratum[side].len()).sum()),
+                pairs_alone,
+                verdict: estimate.zip(interval).map_or(Verdict::TooFewPairs, |(estimate, interval)| {
+                    verdict(estimate, interval, unit, rule)
+                }),
+            }
+        };
+        let mut rows: Vec<Row> = shared.into_iter().map(row).collect();
         let place = |taken: &Cell| before.cells().position(|(_, cell)| std::ptr::eq(cell, taken));
         rows.sort_by_cached_key(|row| place(row.before));
         missing.sort_by_cached_key(|missing| place(missing.before));
@@ -181,7 +199,7 @@ impl<'a> Comparison<'a> {
         let missing =
             |missing: &Missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason });
         let added = self.added.iter().map(|cell| json!({ "cell": name(cell), "only": "after" }));
-        let drift = self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp()));
+        let drift = self.drift.0.iter().map(|(name, shift)| (*name, shift.exp()));
         json!({
             "schema": COMPARISON_SCHEMA,
             "before": side(self.before),
@@ -254,34 +272,6 @@ fn far_share(side: &Side, conditions: &Conditions) -> f64 {
     let states: Vec<State> = side.moments().map(|moment| conditions.state(Some(moment))).collect();
     let far = states.iter().filter(|state| **state == State::Far).count();
     far as f64 / states.len().max(1) as f64
-}
-
-fn row<'a>(
-    before: &Cells<'a>,
-    after: &Cells<'a>,
-    conditions: &Conditions,
-    slack: f64,
-    rule: Rule,
-    error: f64,
-    tables: &mut Tables,
-) -> Row<'a> {
-    let (strata, pairs_alone) = conditions.strata(before, after);
-    let shift = tables.shift(&strata, error);
-    let middle = |cells: &Cells| median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>());
-    let widened = |shift: Shift| shift.interval.map(|[low, high]| [low - slack, high + slack]);
-    let unit = before[0].1.unit;
-    Row {
-        before: before[0].1,
-        after: after[after.len() - 1].1,
-        values: [middle(before), middle(after)],
-        ratio: shift.map(|shift| (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))),
-        pairs: [0, 1].map(|side| strata.iter().map(|stratum| stratum[side].len()).sum()),
-        pairs_alone,
-        verdict: match shift.and_then(|shift| Some((shift.estimate, widened(shift)?))) {
-            None => Verdict::TooFewPairs,
-            Some((estimate, interval)) => verdict(estimate, interval, unit, rule),
-        },
-    }
 }
 
 /// The change of a shift in natural logarithms.

@@ -41,12 +41,10 @@ pub struct Conditions {
     pub in_rounds: bool,
 }
 
-/// The difference of the machine itself between the sides.
+/// The difference of the machine itself between the sides. By quantity of the machine probe, it is the ratio of after to
+/// before, in natural logarithms.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Drift {
-    /// By quantity of the machine probe: the ratio of after to before, in natural logarithms.
-    pub shifts: Vec<(&'static str, f64)>,
-}
+pub struct Drift(pub Vec<(&'static str, f64)>);
 
 type Reading = fn(&MachineSpeed) -> Option<f64>;
 
@@ -142,7 +140,7 @@ impl Conditions {
             let strata: Vec<Stratum> = strata.into_values().collect();
             Some((name, tables.shift(&strata, 0.5)?.estimate))
         });
-        Drift { shifts: shifts.collect() }
+        Drift(shifts.collect())
     }
 }
 
@@ -150,7 +148,7 @@ impl Drift {
     /// The amount by which every interval is widened, in natural logarithms. The machine itself changed by this much
     /// between the sides, and it is unknown in which direction that changes a result.
     pub fn slack(&self) -> f64 {
-        self.shifts.iter().map(|(_, shift)| shift.abs()).fold(0.0, f64::max)
+        self.0.iter().map(|(_, shift)| shift.abs()).fold(0.0, f64::max)
     }
 }
 

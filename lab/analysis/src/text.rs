@@ -45,12 +45,12 @@ fn sides(comparison: &Comparison) -> String {
 
 fn machine(comparison: &Comparison) -> String {
     let drift = &comparison.drift;
-    if drift.shifts.is_empty() {
+    if drift.0.is_empty() {
         return "machine how fast it was itself is not known: these sessions were stored by an older version\n".into();
     }
     let percent = |shift: f64| format!("{:+.1} %", 100.0 * (shift.exp() - 1.0));
     let shifts: Vec<String> =
-        drift.shifts.iter().map(|(name, shift)| format!("{name} {}", percent(*shift))).collect();
+        drift.0.iter().map(|(name, shift)| format!("{name} {}", percent(*shift))).collect();
     let [before, after] = comparison.far_shares.map(quantity::percent);
     format!(
         "machine {}; every interval is widened by {:.1} %; cores far apart in {before} of the pairs before, {after} after\n",

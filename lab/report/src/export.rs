@@ -59,9 +59,9 @@ pub fn tables(session: &Session) -> Vec<File> {
         let heading = ["then", "size_bytes", "hardware", "printed", "today", "by", "better_by_factor"];
         files.push((format!("past-{}.csv", comparison.document.document), csv::table(&heading, rows)));
     }
-    for chapter in chapters(&session.cells) {
-        let numbered = (1..).zip(&chapter.tables);
-        files.extend(numbered.map(|(number, table)| (format!("{}-{number}.csv", chapter.file), table.csv())));
+    for ([_, _, name], tables) in chapters(&session.cells) {
+        let numbered = (1..).zip(&tables);
+        files.extend(numbered.map(|(number, table)| (format!("{name}-{number}.csv"), table.csv())));
     }
     files.extend(all_plots(session).iter().map(|plot| (format!("plot-{}.csv", plot.id), points(plot))));
     files

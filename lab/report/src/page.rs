@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::ceiling::Ceiling;
 use crate::digest::Digest;
-use crate::level_tables::{Chapter, chapters};
+use crate::level_tables::chapters;
 use crate::merged::together;
 use crate::plot::data::Plot;
 use crate::plot::{drawing, section};
@@ -75,7 +75,7 @@ impl<'a> Page<'a> {
         html! {
             (headline::section(&self.digest, &ladder, &|part: &str| self.name(part)))
             @if !self.is_overview {
-                @for Chapter { part: [place, heading], tables, .. } in &chapters(&session.cells) {
+                @for ([place, heading, _], tables) in &chapters(&session.cells) {
                     @if !tables.is_empty() { (self.card(place, heading, html! { @for table in tables {
                         h4 { (table.title) }
                         p.about { (table.about) }
@@ -85,12 +85,19 @@ impl<'a> Page<'a> {
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (section::of_plot(plot, &self.name(plot.id))) }
                 @if !ceilings.is_empty() { (self.card("ceilings", CEILINGS, ceiling_table(ceilings))) }
-                @if !session.absent.is_empty() { (self.card("absent", "Not measured here", absences(session))) }
+                @if !session.absent.is_empty() { (self.card("absent", "Not measured here", html! {
+                    ul { @for absence in &session.absent { li {
+                        b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
+                    } } }
+                })) }
                 @if !session.cells.is_empty() { (self.card("cells", "Every cell", conduct(session))) }
                 (self.card("environment", "The machine", html! {
                     details { summary { "Everything recorded about it" } (tree(&session.environment)) }
                 }))
-                (self.card("commands", "The command", command(session)))
+                (self.card("commands", "The command", html! {
+                    pre tabindex="0" { code { (session.command.iter().map(|word| shell::quoted(word)).collect::<Vec<_>>().join(" ")) } }
+                    p.about { "The command that takes each single cell again is in the table of every cell." }
+                }))
             }
         }
     }
@@ -205,14 +212,6 @@ fn interval(cell: &Cell) -> String {
     }
 }
 
-fn absences(session: &Session) -> Markup {
-    html! {
-        ul { @for absence in &session.absent { li {
-            b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
-        } } }
-    }
-}
-
 /// All cells, with their intervals, and with marks on disturbed ones.
 fn conduct(session: &Session) -> Markup {
     let columns = ["command", "median", "95 % interval", "mean", "p99", "p99.9"];
@@ -304,13 +303,5 @@ fn plain(value: &Value) -> String {
         Value::Null => "not available".into(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    }
-}
-
-fn command(session: &Session) -> Markup {
-    let quoted: Vec<String> = session.command.iter().map(|word| shell::quoted(word)).collect();
-    html! {
-        pre tabindex="0" { code { (quoted.join(" ")) } }
-        p.about { "The command that takes each single cell again is in the table of every cell." }
     }
 }

@@ -32,6 +32,9 @@ pub fn svg(session: &Session) -> String {
     let highest = ladder.iter().map(|plot| panel(plot, room).1).fold(1.0, f64::max);
     let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / highest).min(1.0);
     let lines = sentences.iter().flat_map(|sentence| broken(sentence, LETTERS)).take(VERDICT_LINES_MAX);
+    let date = session.started.split('T').next().unwrap_or_default().to_owned();
+    let mut foot = digest.machines();
+    foot.extend([format!("bywire bench {}", session.preset), date]);
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) width=(WIDTH) height=(HEIGHT) role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, DejaVu Sans, sans-serif" font-size="13" {
             title { "What this machine delivers, measured by bywire bench " (session.preset) }
@@ -45,7 +48,7 @@ pub fn svg(session: &Session) -> String {
                     (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
                 }
             }
-            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(&digest)) }
+            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot.join(" · ")) }
             text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
         }
     };
@@ -62,11 +65,4 @@ fn part(plot: &Plot, left: f64, room: f64, scale: f64) -> Markup {
         text x=(left) y=(PLOTS_TOP) font-size="17" font-weight="600" fill="var(--plot-text)" { (plot.heading()) }
         g transform=(format!("translate({left} {}) scale({scale:.3})", PLOTS_TOP + 14.0)) { (bars) }
     }
-}
-
-fn foot(digest: &Digest) -> String {
-    let date = digest.session.started.split('T').next().unwrap_or_default().to_owned();
-    let mut parts = digest.machines();
-    parts.extend([format!("bywire bench {}", digest.session.preset), date]);
-    parts.join(" · ")
 }

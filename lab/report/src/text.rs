@@ -30,7 +30,7 @@ pub fn summary_text(session: &Session) -> String {
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
                  off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
-    for table in chapters(&session.cells).into_iter().flat_map(|chapter| chapter.tables) {
+    for table in chapters(&session.cells).into_iter().flat_map(|(_, tables)| tables) {
         text += &format!("\n{}\n{}{}\n", table.title, table.text(), table.about);
     }
     if !ceilings.rows.is_empty() {
