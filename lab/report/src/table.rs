@@ -112,12 +112,6 @@ impl From<String> for Entry {
     }
 }
 
-impl From<&str> for Entry {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
 impl From<Option<String>> for Entry {
     fn from(text: Option<String>) -> Self {
         text.unwrap_or_default().into()
@@ -241,10 +235,14 @@ mod tests {
     #[test]
     fn one_table_is_drawn_in_four_ways() {
         let rows = vec![
-            Row::of([Entry::from("a|b").note(Some("small".to_owned())), "1.5 µs".into(), "".into()]),
+            Row::of([
+                Entry::from("a|b".to_owned()).note(Some("small".to_owned())),
+                Entry::from("1.5 µs".to_owned()),
+                Entry::default(),
+            ]),
             Row {
                 is_disturbed: true,
-                ..Row::of([Entry::code("bywire measure"), Entry::marked("**12 µs**"), "".into()])
+                ..Row::of([Entry::code("bywire measure"), Entry::marked("**12 µs**"), Entry::default()])
             },
         ];
         let table = Table::new("title", Column::named(1, ["what", "time", "nothing"]), rows);

@@ -1,5 +1,7 @@
 //! The parts of a message's time, as bars: by differences between variants, and by samples of both cores.
 
+use std::collections::BTreeSet;
+
 use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
@@ -9,42 +11,35 @@ use crate::way::Way;
 
 /// Both plots. Without a breakdown they are empty.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
-    let of_way = |way: &Way| {
-        let cells = way.by_size("breakdown").into_iter();
-        cells.filter_map(|cell| Some((row_name(way, cell), Account::of(cell)?))).collect::<Vec<_>>()
+    let cells = ways.iter().flat_map(|way| way.by_size("breakdown").into_iter().map(move |cell| (way, cell)));
+    let account = |(way, cell): (&Way, &Cell)| {
+        let size = quantity::size(cell.size_bytes.unwrap_or(0));
+        Some((format!("{}, {size}: {}", way.label, quantity::duration(cell.value)), Account::of(cell)?))
     };
-    let accounts: Vec<(String, Account)> = ways.iter().flat_map(of_way).collect();
+    let accounts: Vec<(String, Account)> = cells.filter_map(account).collect();
     [by_differences(&accounts), by_samples(&accounts)]
 }
 
-fn row_name(way: &Way, cell: &Cell) -> String {
-    let size = quantity::size(cell.size_bytes.unwrap_or(0));
-    format!("{}, {size}: {}", way.label, quantity::duration(cell.value))
-}
-
 fn by_differences(accounts: &[(String, Account)]) -> Plot {
-    let bar = |(name, account): &(String, Account)| match account.adds_up() {
-        true => (name.clone(), account.parts.clone()),
-        false => (format!("{name} – failed"), Vec::new()),
-    };
-    let bars = accounts.iter().map(bar).collect();
-    let failed = accounts.iter().filter(|(_, account)| !account.adds_up());
-    let failed = failed.map(|(name, _)| format!("{name}: {FAILED}"));
-    let beside = accounts.iter().filter(|(_, account)| account.adds_up()).flat_map(|(name, account)| {
-        let told = |share: &Share| {
+    let (mut bars, mut failed, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, account) in accounts {
+        if !account.adds_up() {
+            failed.push(format!("{name}: {FAILED}"));
+            bars.push((format!("{name} – failed"), Vec::new()));
+            continue;
+        }
+        bars.push((name.clone(), account.parts.clone()));
+        beside.extend(account.beside.iter().map(|share| {
             let (ns, interval) = (quantity::duration(share.ns), share.interval());
             format!("{name}: {} {ns} ({interval}), {}.", share.name, share.how)
-        };
-        account.beside.iter().map(told).collect::<Vec<_>>()
-    });
-    let mut notes: Vec<String> = accounts.iter().flat_map(|(_, account)| account.notes.clone()).collect();
-    notes.sort();
-    notes.dedup();
+        }));
+    }
+    let notes: BTreeSet<String> = accounts.iter().flat_map(|(_, account)| account.notes.clone()).collect();
     let about = "Each part is what leaving it out saves, one after the other, in fresh pairs taken in turn; what is left \
                  over is shown as not explained. A part below nought cost less than leaving it out. The table says of \
                  each how it was found, with its 95 % interval.";
     Plot {
-        remarks: failed.chain(beside).chain(notes).collect(),
+        remarks: failed.into_iter().chain(beside).chain(notes).collect(),
         ..stacked(["breakdown", "Where a half-RTT goes, by differences"], about, bars)
     }
 }
