@@ -5,7 +5,7 @@ use bywire_results::parameter::{HOW_LONG, parameter};
 use bywire_results::quantity;
 use serde_json::Value;
 
-/// The same cell in several sessions, with the index of each session.
+/// One cell in several sessions, with the index of each session.
 pub type Cells<'a> = Vec<(usize, &'a Cell)>;
 
 /// The parameters of a cell, without those of the measuring time.

@@ -45,7 +45,7 @@ pub struct Figure {
     pub printed: String,
     /// Its unit as printed.
     pub unit: String,
-    /// The same in today's units.
+    /// The figure in today's units.
     pub normalised: Normalised,
     /// A remark that is necessary to read it, for instance on a contradiction.
     pub note: Option<String>,

@@ -32,7 +32,7 @@ impl Stage {
         self.message_seconds + packets * self.packet_seconds + bytes / self.bytes_per_second
     }
 
-    /// The same for one message in each direction.
+    /// Likewise for one message in each direction.
     fn busy_both_ways_seconds(&self, bytes: f64, packets: f64) -> f64 {
         let one = self.busy_seconds(bytes, packets);
         self.shared_bytes_per_second.map_or(one, |shared| one.max(2.0 * bytes / shared))

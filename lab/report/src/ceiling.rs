@@ -21,7 +21,7 @@ pub struct Ceilings<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Ceiling<'a> {
     pub first: &'a Cell,
-    /// The same cell if there is only one.
+    /// Equal to `first` if it was measured once.
     pub last: &'a Cell,
 }
 

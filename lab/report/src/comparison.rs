@@ -71,7 +71,7 @@ pub struct Comparison<'a> {
 pub struct Row<'a> {
     /// The way with its default of waiting, unless only others were measured.
     pub usual: Entry<'a>,
-    /// The same way with other kinds of waiting.
+    /// This way with other kinds of waiting.
     pub others: Vec<Entry<'a>>,
 }
 

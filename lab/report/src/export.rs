@@ -21,7 +21,7 @@ pub fn files(session: &Session) -> Vec<File> {
     files_of_presets(std::slice::from_ref(session), session)
 }
 
-/// The same for several sessions of one preset each. `whole` is all of them together.
+/// Like [`files`], for several sessions of one preset each. `whole` is all of them together.
 pub fn files_of_presets(presets: &[Session], whole: &Session) -> Vec<File> {
     let texts = [render_presets(presets), picture::svg(whole), summary::markdown(whole)];
     ["html", "svg", "md"].map(str::to_owned).into_iter().zip(texts).collect()

@@ -48,7 +48,7 @@ pub fn render_presets(sessions: &[Session]) -> String {
     document(&pages)
 }
 
-/// What one page of the file shows.
+/// One page of the file.
 struct Page<'a> {
     /// The prefix of its identifiers. Empty if it is the only page.
     place: &'a str,

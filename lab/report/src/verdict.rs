@@ -22,7 +22,7 @@ pub struct Verdict {
     /// The faults of the session.
     pub alarms: Vec<String>,
     pub notes: Vec<String>,
-    /// What to do, each with its command.
+    /// Things to do next, each with its command.
     pub steps: Vec<(String, String)>,
 }
 
@@ -96,7 +96,7 @@ fn sentence(comparison: &Comparison, [extreme, noun, verb]: [&str; 3]) -> Option
     Some(format!("{extreme} {undisturbed}{noun} for {size}: {figure} with {name}{margin}.{disturbed}"))
 }
 
-/// The same comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
+/// This comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
 fn while_polling(best: &Row) -> String {
     let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
     match polling.map(|entry| entry.times) {

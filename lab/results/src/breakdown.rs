@@ -64,7 +64,7 @@ pub struct Account {
     pub beside: Vec<Share>,
     /// The work of both cores, by samples. Empty if they cannot be sampled.
     pub cores: Vec<CoreAccount>,
-    /// What the account cannot separate, and why.
+    /// Costs that the account cannot separate, and why.
     pub notes: Vec<String>,
 }
 

@@ -280,7 +280,7 @@ pub struct Session {
     pub command: Vec<String>,
     /// Kernel, CPU, cores used and what they share, clocks, sysctls, offloads, versions.
     pub environment: Value,
-    /// What could not be measured here, and why.
+    /// Levels and tests that could not be measured here, and why.
     pub absent: Vec<Absence>,
     /// False while running or when it was interrupted.
     pub complete: bool,

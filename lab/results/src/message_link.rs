@@ -3,7 +3,7 @@
 use crate::names;
 
 names! {
-    /// What carries messages between two ports.
+    /// The carrier of messages between two ports.
     Link, "link of level msg" {
         Shm = "shm": "rings in sealed shared memory",
         Udp = "udp": "UDP between two nodes of a fabric, each with a service of its own",

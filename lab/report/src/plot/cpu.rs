@@ -1,4 +1,4 @@
-//! What messages cost in CPU, as bars.
+//! The CPU cost of messages, as bars.
 
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::quantity;
