@@ -92,7 +92,7 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
         let (first, last) = (ceiling.first, ceiling.last.value.to_string());
         let [low, high] = first.ci95.map(|bounds| bounds.map(|bound| bound.to_string())).unwrap_or_default();
-        vec![ceiling.name(), first.unit.name(), first.value.to_string(), low, high, last]
+        vec![ceiling.name(), first.unit.to_string(), first.value.to_string(), low, high, last]
     });
     csv::table(&["memory_test", "unit", "first", "ci95_low", "ci95_high", "last"], rows)
 }

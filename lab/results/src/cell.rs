@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::details::Details;
 use crate::moment::Moment;
+use crate::names;
 use crate::parameter::{Parameters, Waiting};
 
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
@@ -47,7 +48,6 @@ pub struct Cell {
     pub unit: Unit,
     /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
     /// [`INTERVAL_PAIRS_MIN`] pairs.
-    #[serde(default)]
     pub ci95: Option<[f64; 2]>,
     /// The mean over all samples, if it differs in kind from the median (latency).
     pub mean: Option<f64>,
@@ -133,41 +133,33 @@ pub struct Cacheline {
     pub after_ns: Option<f64>,
 }
 
-/// The unit of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// Nanoseconds: half-RTT, or host CPU per message.
-    #[serde(rename = "ns")]
-    Nanoseconds,
-    /// Bytes (N½).
-    Bytes,
-    /// Payload bytes per second.
-    BytesPerSecond,
-    /// Messages per second.
-    MessagesPerSecond,
-    /// Request/response pairs per second.
-    TransactionsPerSecond,
-    /// Nanoseconds of CPU per second.
-    #[serde(rename = "ns_per_second")]
-    NanosecondsPerSecond,
-    /// Microseconds of CPU per 1,024 bytes.
-    #[serde(rename = "us_per_kb")]
-    MicrosecondsPerKb,
-    /// Things that should not happen, such as segments sent again.
-    Count,
-    /// A share of what there is, such as that of a link.
-    Share,
-    /// A share that was lost, or sent again.
-    LostShare,
+names! {
+    /// The unit of a value.
+    Unit, "unit" {
+        /// Nanoseconds: half-RTT, or host CPU per message.
+        Nanoseconds = "ns",
+        /// Bytes (N½).
+        Bytes = "bytes",
+        /// Payload bytes per second.
+        BytesPerSecond = "bytes_per_second",
+        /// Messages per second.
+        MessagesPerSecond = "messages_per_second",
+        /// Request/response pairs per second.
+        TransactionsPerSecond = "transactions_per_second",
+        /// Nanoseconds of CPU per second.
+        NanosecondsPerSecond = "ns_per_second",
+        /// Microseconds of CPU per 1,024 bytes.
+        MicrosecondsPerKb = "us_per_kb",
+        /// Things that should not happen, such as segments sent again.
+        Count = "count",
+        /// A share of what there is, such as that of a link.
+        Share = "share",
+        /// A share that was lost, or sent again.
+        LostShare = "lost_share",
+    }
 }
 
 impl Unit {
-    /// The word for it in a cell.
-    pub fn name(self) -> String {
-        serde_json::to_value(self).unwrap_or_default().as_str().unwrap_or_default().to_owned()
-    }
-
     /// True if a smaller value is better.
     pub fn less_is_better(self) -> bool {
         match self {

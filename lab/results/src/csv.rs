@@ -13,7 +13,7 @@ const COLUMNS: [Column<Cell>; 23] = [
     ("size_bytes", |cell| optional(cell.size_bytes)),
     ("parameters", parameters),
     ("value", |cell| cell.value.to_string()),
-    ("unit", |cell| cell.unit.name()),
+    ("unit", |cell| cell.unit.to_string()),
     ("ci95_low", |cell| optional(cell.ci95.map(|[low, _]| low))),
     ("ci95_high", |cell| optional(cell.ci95.map(|[_, high]| high))),
     ("mean", |cell| optional(cell.mean)),
