@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 use crate::change::{Change, changes};
 use crate::conditions::{Conditions, Drift, State};
 use crate::missing::Missing;
-use crate::naming::{Cells, chosen, name};
 use crate::shift::Tables;
-use crate::side::Side;
+use crate::side::{Cells, Side, chosen, name};
 use crate::statistics::median;
 
 /// The exit code of a comparison in which something is worse or missing.

@@ -3,7 +3,7 @@
 use bywire_results::quantity;
 
 use crate::comparison::{Comparison, Row, Verdict};
-use crate::naming::name;
+use crate::side::name;
 
 /// The most changes of the environment that are shown. The JSON has all.
 const CHANGES_SHOWN: usize = 12;

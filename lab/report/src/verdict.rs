@@ -23,8 +23,10 @@ pub struct Verdict {
     pub alarms: Vec<String>,
     pub notes: Vec<String>,
     /// Things to do next, each with its command.
-    pub steps: Vec<(String, String)>,
+    pub steps: Vec<Step>,
 }
+
+type Step = (&'static str, String);
 
 impl Verdict {
     pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
@@ -126,23 +128,22 @@ fn greyed(disturbance: Disturbance) -> String {
     }
 }
 
-fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<(String, String)> {
+fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<Step> {
     let again = command(session);
-    let step = |what: &str, command: &str| (what.to_owned(), command.to_owned());
     if disturbance.is_disturbed() || session.cells.is_empty() {
-        return vec![step("Stop other programs, then take the session again:", &again)];
+        return vec![("Stop other programs, then take the session again:", again)];
     }
     if !session.complete {
-        return vec![step("Take the whole session:", &again)];
+        return vec![("Take the whole session:", again)];
     }
     let mut steps = Vec::new();
     if comparisons.iter().flat_map(|comparison| &comparison.rows).any(|row| row.usual.way.level == "sock") {
         let own = "Run a program of your own with its connections in memory:";
-        steps.push(step(own, "bywire run -- PROGRAM"));
+        steps.push((own, "bywire run -- PROGRAM".to_owned()));
     }
-    steps.push(step("Take one figure again:", "bywire measure msg latency --size 8"));
+    steps.push(("Take one figure again:", "bywire measure msg latency --size 8".to_owned()));
     if session.preset == "quick" {
-        steps.push(step("Measure everything, by length:", "bywire bench full"));
+        steps.push(("Measure everything, by length:", "bywire bench full".to_owned()));
     }
     steps
 }
