@@ -55,12 +55,8 @@ impl Graph {
             || machines.iter().filter(|machine| Some(machine.document) == self.document()).enumerate();
         let curve = |(slot, machine): (usize, &Machine)| {
             let point = |bytes| Point::new(bytes, value(&machine.pipeline, bytes));
-            Series::new(
-                machine.name,
-                Look::Model,
-                slot,
-                self.lengths(&machine.pipeline).into_iter().map(point),
-            )
+            let lengths = self.lengths(&machine.pipeline).into_iter();
+            Series::new(machine.name, Look::Model, slot, lengths.map(point))
         };
         let printed = machines().filter_map(|(slot, machine)| self.published(slot, machine));
         let about = "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
@@ -101,7 +97,7 @@ impl Graph {
             points.retain(|point| (point.x, &point.note) != (x, &note));
             points.push(Point { note, ..Point::new(x, figure.normalised.value) });
         }
-        let series = Series::new(format!("{}, as printed", machine.name), Look::Historic, slot, points);
+        let series = Series::new(&format!("{}, as printed", machine.name), Look::Historic, slot, points);
         Some(series).filter(|series| !series.points.is_empty())
     }
 }

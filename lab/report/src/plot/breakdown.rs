@@ -6,7 +6,7 @@ use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Names, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// Both plots. Without a breakdown they are empty.
@@ -56,15 +56,15 @@ fn by_samples(accounts: &[(String, Account)]) -> Plot {
 }
 
 /// One bar for each row. Its parts have the order in which they first occur, and the unexplained part is last.
-fn stacked(titles: [&'static str; 2], about: &str, bars: Vec<(String, Vec<Share>)>) -> Plot {
-    let mut names: Vec<&str> = Vec::new();
+fn stacked(names: Names, about: &str, bars: Vec<(String, Vec<Share>)>) -> Plot {
+    let mut parts: Vec<&str> = Vec::new();
     for share in bars.iter().flat_map(|(_, shares)| shares) {
-        if !names.contains(&share.name.as_str()) {
-            names.push(&share.name);
+        if !parts.contains(&share.name.as_str()) {
+            parts.push(&share.name);
         }
     }
     // The kinds of samples have a fixed order. The parts of a ladder have the order in which they were left out.
-    names.sort_by_key(|name| (*name == REST, KINDS.iter().position(|kind| kind == name)));
+    parts.sort_by_key(|name| (*name == REST, KINDS.iter().position(|kind| kind == name)));
     let part = |(slot, name): (usize, &&str)| {
         let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {
             let share = shares.iter().find(|share| share.name == **name)?;
@@ -76,11 +76,11 @@ fn stacked(titles: [&'static str; 2], about: &str, bars: Vec<(String, Vec<Share>
                 ..Point::new(index as f64, share.ns / whole_ns)
             })
         });
-        Series::new(*name, Look::Part, slot, points)
+        Series::new(name, Look::Part, slot, points)
     };
-    let series = names.iter().enumerate().map(part).collect();
+    let series = parts.iter().enumerate().map(part).collect();
     let categories = bars.iter().map(|(name, _)| name.clone()).collect();
     let y = Axis::linear("share of a half-RTT", Quantity::Share);
     let x = Axis::linear("message", Quantity::Name);
-    Plot { x, ..Plot::bars(titles, about, y, categories, series) }
+    Plot { x, ..Plot::bars(names, about, y, categories, series) }
 }

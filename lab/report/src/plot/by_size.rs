@@ -50,13 +50,8 @@ pub fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
 pub fn interleave(ways: &[Way]) -> Plot {
     let about = "Short messages by length while a long transfer runs in the same pair; the band runs from p5 to p95. \
                  Lower is better.";
-    let series = curves(ways, "interleave", middle_of_samples);
-    Plot::curves(
-        ["interleave", "Half-RTT beside a long transfer"],
-        about,
-        [Axis::SIZE, Axis::HALF_RTT],
-        series,
-    )
+    let (names, axes) = (["interleave", "Half-RTT beside a long transfer"], [Axis::SIZE, Axis::HALF_RTT]);
+    Plot::curves(names, about, axes, curves(ways, "interleave", middle_of_samples))
 }
 
 pub fn transactions(ways: &[Way]) -> Plot {
@@ -82,7 +77,7 @@ pub fn distribution(ways: &[Way]) -> Plot {
     });
     let about = format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten).");
     let axes = [Axis::HALF_RTT, Axis::logarithmic("share of samples", Quantity::Share)];
-    Plot::curves(["distribution", "Distribution of short half-RTTs"], about, axes, series.collect())
+    Plot::curves(["distribution", "Distribution of short half-RTTs"], &about, axes, series.collect())
 }
 
 /// Bars instead of curves, for a single length: each value has a row of its own, with the historic figures of about
@@ -112,7 +107,7 @@ pub fn at_one_length(plot: Plot) -> Plot {
         rows(Look::Historic, Look::Historic, "source documents"),
     ];
     let about = format!("{} Measured at {}.", without_band(&plot.about), quantity::size(length));
-    let bars = Plot::bars([plot.id, plot.title], about, plot.y, categories, series);
+    let bars = Plot::bars([plot.id, plot.title], &about, plot.y, categories, series);
     Plot { remarks: plot.remarks, ..bars }
 }
 
@@ -182,7 +177,7 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
     let reference = of_sweep.or(highest)?;
     let note = Some(format!("N½ of {}", way.label));
     let point = Point { note, ..Point::new(way.n_half()?.bytes.round(), reference / 2.0) };
-    Some(Series::new(format!("N½, {}", way.label), Look::Mark, slot, [point]))
+    Some(Series::new(&format!("N½, {}", way.label), Look::Mark, slot, [point]))
 }
 
 /// The shortest and the longest message of the curves.

@@ -41,7 +41,7 @@ fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
         let point = |(count, cell): (u64, &Cell)| Point { band: cell.ci95, ..Point::of(count as f64, cell) };
         let name = if named { format!("{} · {test}", way.label) } else { way.label.clone() };
-        Series::new(name, Look::Measured, slot, connections(way, test).into_iter().map(point))
+        Series::new(&name, Look::Measured, slot, connections(way, test).into_iter().map(point))
     };
     ways.iter().enumerate().map(curve).filter(|series| !series.points.is_empty()).collect()
 }

@@ -4,7 +4,7 @@ use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::quantity;
 
 use crate::comparison::{self, Comparison, Entry, length, of_test};
-use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Kind, Look, Names, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// The shortest bar that a linear axis shows, as a part of the longest.
@@ -29,7 +29,7 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
         let unattributed = end.unattributed.map(|share| share * 1e9 / (cell.value / 1024.0));
         [end.service_demand_us_per_kb.map(|us| us * 1e3), unattributed]
     });
-    plot(["cpu-per-kilobyte", "CPU per KB of a stream"], about, "CPU per KB", rows, parts)
+    plot(["cpu-per-kilobyte", "CPU per KB of a stream"], &about, "CPU per KB", rows, parts)
 }
 
 /// CPU of short requests, one at a time.
@@ -83,13 +83,7 @@ fn series(name: &str, slot: usize, rows: &[Row], of: &dyn Fn(&Cell) -> Option<f6
 }
 
 /// Bars of durations, stacked from `parts`.
-fn plot(
-    names: [&'static str; 2],
-    about: impl Into<String>,
-    y: &'static str,
-    rows: Vec<Row>,
-    parts: Vec<Series>,
-) -> Plot {
+fn plot(names: Names, about: &str, y: &'static str, rows: Vec<Row>, parts: Vec<Series>) -> Plot {
     let categories = rows.into_iter().map(|(name, _)| name).collect();
     Plot::bars(names, about, Axis::linear(y, Quantity::Duration), categories, parts)
 }

@@ -11,6 +11,9 @@ const SHOWN_AT_FIRST: usize = 5;
 /// The remark on a disturbed point.
 pub const DISTURBED: &str = "disturbed: do not use";
 
+/// The identifier and the title of a plot.
+pub type Names = [&'static str; 2];
+
 /// One plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
@@ -104,13 +107,8 @@ pub struct Series {
 }
 
 impl Series {
-    pub fn new(
-        name: impl Into<String>,
-        look: Look,
-        slot: usize,
-        points: impl IntoIterator<Item = Point>,
-    ) -> Self {
-        Self { name: name.into(), look, slot, points: points.into_iter().collect() }
+    pub fn new(name: &str, look: Look, slot: usize, points: impl IntoIterator<Item = Point>) -> Self {
+        Self { name: name.to_owned(), look, slot, points: points.into_iter().collect() }
     }
 }
 
@@ -166,21 +164,16 @@ impl Point {
 }
 
 impl Plot {
-    /// A plot of curves with an identifier and a title, over the axes of x and y.
-    pub fn curves(
-        [id, title]: [&'static str; 2],
-        about: impl Into<String>,
-        [x, y]: [Axis; 2],
-        series: Vec<Series>,
-    ) -> Self {
-        let (about, categories, remarks) = (about.into(), Vec::new(), Vec::new());
+    /// A plot of curves over the axes of x and y.
+    pub fn curves([id, title]: Names, about: &str, [x, y]: [Axis; 2], series: Vec<Series>) -> Self {
+        let (about, categories, remarks) = (about.to_owned(), Vec::new(), Vec::new());
         Self { id, title, about, kind: Kind::Curves, x, y, categories, series, remarks }
     }
 
     /// A plot with a row of bars for each category. Series without points are left out.
     pub fn bars(
-        names: [&'static str; 2],
-        about: impl Into<String>,
+        names: Names,
+        about: &str,
         y: Axis,
         categories: Vec<String>,
         mut series: Vec<Series>,

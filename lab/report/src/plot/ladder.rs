@@ -18,23 +18,18 @@ pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
     let half_rtt = of_test(comparisons, "latency").map(|latency| {
         let [line, hand_off] = ["memory: a cache line", "memory: a hand-off"];
         let floors = [(line, ceilings.half_rtt_floor()), (hand_off, ceilings.wake_floor())];
-        rungs(latency, &floors, ["ladder-half-rtt", "Latency"], Axis::HALF_RTT, "Left is better")
+        rungs(latency, &floors, ["ladder-half-rtt", "Latency", "Left is better"], Axis::HALF_RTT)
     });
     let rate = of_test(comparisons, "stream").map(|stream| {
         let bytes = stream.size_bytes.unwrap_or(1 << 20);
         let ceiling = [("memory: one core writes, copies, sums", ceilings.one_way(bytes))];
-        rungs(stream, &ceiling, ["ladder-rate", "Rate"], Axis::RATE, "Right is better")
+        rungs(stream, &ceiling, ["ladder-rate", "Rate", "Right is better"], Axis::RATE)
     });
     half_rtt.into_iter().chain(rate).collect()
 }
 
-fn rungs(
-    comparison: &Comparison,
-    limits: &[(&str, Option<f64>)],
-    names: [&'static str; 2],
-    y: Axis,
-    better: &str,
-) -> Plot {
+fn rungs(comparison: &Comparison, limits: &[(&str, Option<f64>)], names: [&'static str; 3], y: Axis) -> Plot {
+    let [id, name, better] = names;
     let limits: Vec<(&str, f64)> =
         limits.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
     let first = limits.len();
@@ -71,7 +66,7 @@ fn rungs(
     }
     let limits = limits.iter().map(|(name, _)| (*name).to_owned());
     let ways = comparison.rows.iter().map(|row| row.usual.way.name.clone());
-    Plot::bars(names, about, y, limits.chain(ways).collect(), series)
+    Plot::bars([id, name], &about, y, limits.chain(ways).collect(), series)
 }
 
 fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> Point {
