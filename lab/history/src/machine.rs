@@ -142,16 +142,10 @@ impl Card {
 
     fn pipeline(&self, header_bytes: f64, message_seconds: f64) -> Pipeline {
         let [source, target] = self.bus.clone();
-        let card = Stage {
-            message_seconds,
-            packet_seconds: header_bytes / self.link,
-            ..Stage::moving("card and link", self.link)
-        };
-        let mut pipeline = Pipeline {
-            latency_seconds: 0.0,
-            packet_bytes: GM_FRAGMENT_BYTES,
-            stages: vec![source, card, target],
-        };
+        let packet_seconds = header_bytes / self.link;
+        let card = Stage { message_seconds, packet_seconds, ..Stage::moving("card and link", self.link) };
+        let stages = vec![source, card, target];
+        let mut pipeline = Pipeline { latency_seconds: 0.0, packet_bytes: GM_FRAGMENT_BYTES, stages };
         pipeline.latency_seconds = self.half_rtt.normalised.value * 1e-9 - pipeline.half_rtt(SHORT_BYTES);
         pipeline
     }

@@ -18,13 +18,8 @@ pub struct Stage {
 impl Stage {
     /// A stage that only moves bytes, with a separate rate for each direction.
     pub fn moving(name: &'static str, bytes_per_second: f64) -> Self {
-        Self {
-            name,
-            message_seconds: 0.0,
-            packet_seconds: 0.0,
-            bytes_per_second,
-            shared_bytes_per_second: None,
-        }
+        let (message_seconds, packet_seconds) = (0.0, 0.0);
+        Self { name, message_seconds, packet_seconds, bytes_per_second, shared_bytes_per_second: None }
     }
 
     /// How long a message of this many bytes in this many packets occupies it.

@@ -126,12 +126,11 @@ fn spoken(figure: &Figure) -> Option<&'static str> {
     }
 }
 
+/// The way that today's figure belongs to, and its cell.
+type Today<'a> = (String, &'a Cell);
+
 /// The best way's cell at the figure's length, or within a factor of two of it.
-fn nearest<'a>(
-    figure: &Figure,
-    unit: Unit,
-    ways: impl Iterator<Item = &'a Way<'a>>,
-) -> Option<(String, &'a Cell)> {
+fn nearest<'a>(figure: &Figure, unit: Unit, ways: impl Iterator<Item = &'a Way<'a>>) -> Option<Today<'a>> {
     let distance = |cell: &Cell| match (figure.size_bytes, cell.size_bytes) {
         (Some(then), Some(now)) => (now.max(1) as f64 / then.max(1) as f64).log2().abs(),
         _ => 0.0,
@@ -152,7 +151,7 @@ fn nearest<'a>(
     cells.reduce(|a, b| if (a.1.value <= b.1.value) == unit.less_is_better() { a } else { b })
 }
 
-fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<(String, &'a Cell)> {
+fn ceiling<'a>(figure: &Figure, unit: Unit, ceilings: &Ceilings<'a>) -> Option<Today<'a>> {
     let cells = ceilings.rows.iter().map(|row| row.first);
     let asked = cells.filter(|cell| cell.test == figure.test && cell.unit == unit);
     let cell = asked.max_by(|a, b| a.value.total_cmp(&b.value))?;

@@ -70,16 +70,11 @@ pub struct End {
 /// Why a cell cannot be shown in netperf's form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetperfError {
-    /// Netperf has no such test.
+    /// Netperf has no test like that of this level and name.
     #[error(
-        "netperf has no text for `{level} {test}`: leave out --style, or measure stream or rr of tcp, udp or eth"
+        "netperf has no text for `{0} {1}`: leave out --style, or measure stream or rr of tcp, udp or eth"
     )]
-    NoCounterpart {
-        /// The cell's level.
-        level: String,
-        /// The cell's test.
-        test: String,
-    },
+    NoCounterpart(String, String),
     /// The cell lacks a value that netperf prints.
     #[error("the cell has no `{0}`, which netperf prints; measure it again with this version")]
     Missing(&'static str),
@@ -87,7 +82,7 @@ pub enum NetperfError {
 
 impl NetperfError {
     fn no_counterpart(level: &str, test: &str) -> Self {
-        Self::NoCounterpart { level: level.to_owned(), test: test.to_owned() }
+        Self::NoCounterpart(level.to_owned(), test.to_owned())
     }
 }
 
@@ -249,16 +244,11 @@ impl End {
             (None, Some(share)) => (Some(share), 'R'),
             (None, None) => (None, 'U'),
         };
-        let utilisation_percent = share.map(|share| share * 100.0);
-        let demand = utilisation_percent.map(|percent| service_demand_us(percent, 1, work_per_second));
-        Self {
-            socket_bytes: [0; 2],
-            messages: 0,
-            rate: 0.0,
-            utilisation_percent: utilisation_percent.unwrap_or(-1.0),
-            service_demand_us: demand.unwrap_or(-1.0),
-            method,
-        }
+        let percent = share.map(|share| share * 100.0);
+        let demand_us = percent.map(|percent| service_demand_us(percent, 1, work_per_second));
+        let [utilisation_percent, service_demand_us] =
+            [percent, demand_us].map(|known| known.unwrap_or(-1.0));
+        Self { socket_bytes: [0; 2], messages: 0, rate: 0.0, utilisation_percent, service_demand_us, method }
     }
 }
 

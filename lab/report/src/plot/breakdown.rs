@@ -38,10 +38,8 @@ fn by_differences(accounts: &[(String, Account)]) -> Plot {
     let about = "Each part is what leaving it out saves, one after the other, in fresh pairs taken in turn; what is left \
                  over is shown as not explained. A part below nought cost less than leaving it out. The table says of \
                  each how it was found, with its 95 % interval.";
-    Plot {
-        remarks: failed.into_iter().chain(beside).chain(notes).collect(),
-        ..stacked(["breakdown", "Where a half-RTT goes, by differences"], about, bars)
-    }
+    let remarks = failed.into_iter().chain(beside).chain(notes).collect();
+    Plot { remarks, ..stacked(["breakdown", "Where a half-RTT goes, by differences"], about, bars) }
 }
 
 fn by_samples(accounts: &[(String, Account)]) -> Plot {

@@ -16,10 +16,9 @@ pub fn rates(ways: &[Way]) -> Plot {
                  node, one node to many. The band is the 95 % interval of the median. Higher is better.";
     let axes = [CONNECTIONS, Axis::linear("summed rate", Quantity::Rate)];
     let series = tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect();
-    Plot {
-        remarks: tests.into_iter().flat_map(|test| limits(ways, test)).collect(),
-        ..Plot::curves(["connections-rate", "Summed rate by number of connections"], about, axes, series)
-    }
+    let remarks = tests.into_iter().flat_map(|test| limits(ways, test)).collect();
+    let names = ["connections-rate", "Summed rate by number of connections"];
+    Plot { remarks, ..Plot::curves(names, about, axes, series) }
 }
 
 /// Half-RTT by number of clients.

@@ -171,15 +171,9 @@ impl Plot {
     }
 
     /// A plot with a row of bars for each category. Series without points are left out.
-    pub fn bars(
-        names: Names,
-        about: &str,
-        y: Axis,
-        categories: Vec<String>,
-        mut series: Vec<Series>,
-    ) -> Self {
+    pub fn bars(names: Names, about: &str, y: Axis, rows: Vec<String>, mut series: Vec<Series>) -> Self {
         series.retain(|series| !series.points.is_empty());
-        Self { kind: Kind::Bars, categories, ..Self::curves(names, about, [Axis::NAMES, y], series) }
+        Self { kind: Kind::Bars, categories: rows, ..Self::curves(names, about, [Axis::NAMES, y], series) }
     }
 
     pub fn of_look(&self, look: Look) -> impl Iterator<Item = &Series> {

@@ -77,10 +77,6 @@ fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> P
     let label = format!("{waiting}{words}{}", below.collect::<String>());
     let size = entry.cell.size_bytes.map(|bytes| format!("at {}", quantity::size(bytes)));
     let told = [size, Some(entry.way.waiting.name().to_owned()), Some(format!("× {}", entry.times.text()))];
-    Point {
-        band: entry.cell.ci95,
-        note: Some(told.into_iter().flatten().collect::<Vec<_>>().join(", ")),
-        label: Some(label),
-        ..Point::of(place, entry.cell)
-    }
+    let note = Some(told.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    Point { band: entry.cell.ci95, note, label: Some(label), ..Point::of(place, entry.cell) }
 }

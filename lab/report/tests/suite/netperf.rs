@@ -81,7 +81,7 @@ fn cells_without_a_netperf_form_are_refused() {
     let latency = generated_cell("msg", "latency", 200.0);
     assert_eq!(
         Netperf::from_cell(&latency),
-        Err(NetperfError::NoCounterpart { level: "msg".into(), test: "latency".into() })
+        Err(NetperfError::NoCounterpart("msg".into(), "latency".into()))
     );
     let mut cell = generated_cell("tcp", "stream", 1e9);
     cell.details.remove("elapsed_seconds");
