@@ -248,20 +248,15 @@ impl Row<'_> {
     }
 }
 
-type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
+type Key = ((String, String, Option<String>), String, Option<u64>, Vec<(String, String)>);
+
 /// Ceilings are left out, because they belong to the machine, which its probe describes.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
     let mut cells = BTreeMap::<Key, Cells>::new();
     for (session, cell) in side.cells().filter(|(_, cell)| cell.level != bywire_results::level::MEMORY) {
         let parameters = chosen(cell).into_iter().map(|(name, value)| (name, value.to_string())).collect();
-        let key = (
-            cell.level.clone(),
-            cell.test.clone(),
-            cell.link.clone(),
-            cell.between.clone(),
-            cell.size_bytes,
-            parameters,
-        );
+        let test = (cell.level.clone(), cell.test.clone(), cell.link.clone());
+        let key = (test, cell.between.clone(), cell.size_bytes, parameters);
         cells.entry(key).or_default().push((session, cell));
     }
     cells
