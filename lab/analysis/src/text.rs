@@ -1,6 +1,8 @@
 //! A comparison as text for readers.
 
+use bywire_results::parameter::plain;
 use bywire_results::quantity;
+use serde_json::Value;
 
 use crate::comparison::{Comparison, Row, Verdict};
 use crate::side::name;
@@ -63,11 +65,7 @@ fn environment(comparison: &Comparison) -> String {
     if comparison.changes.is_empty() {
         return "nothing recorded of the environment has changed\n".into();
     }
-    let plain = |value: &Option<serde_json::Value>| match value {
-        None => "unknown".to_owned(),
-        Some(serde_json::Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-    };
+    let plain = |value: &Option<Value>| value.as_ref().map_or_else(|| "unknown".to_owned(), plain);
     let shown = comparison.changes.iter().take(CHANGES_SHOWN);
     let lines = shown.map(|change| {
         format!("changed {}: {} → {}\n", change.fact, plain(&change.before), plain(&change.after))

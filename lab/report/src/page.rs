@@ -6,7 +6,7 @@ use bywire_command::shell;
 use bywire_results::cell::{Cacheline, Cell, DISTURBED, Session};
 use bywire_results::details::COMMAND;
 use bywire_results::level::MEMORY;
-use bywire_results::parameter::MACHINE;
+use bywire_results::parameter::{MACHINE, plain};
 use bywire_results::{quantity, web};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
@@ -292,16 +292,12 @@ fn tree(value: &Value) -> Markup {
                 div { dt { (key.replace('_', " ")) } dd { (tree(value)) } }
             } },
             Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => ol { @for item in items { li { (tree(item)) } } },
-            Value::Array(items) => { (items.iter().map(plain).collect::<Vec<_>>().join(" ")) }
-            other => (plain(other)),
+            Value::Array(items) => { (items.iter().map(known).collect::<Vec<_>>().join(" ")) }
+            other => (known(other)),
         }
     }
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "not available".into(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+fn known(value: &Value) -> String {
+    if value.is_null() { "not available".to_owned() } else { plain(value) }
 }

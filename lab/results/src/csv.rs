@@ -1,6 +1,7 @@
 //! Cells as comma-separated values (RFC 4180): one line for each cell, with units in the column names.
 
 use crate::cell::{Cell, CpuEnd, Percentiles};
+use crate::parameter::plain;
 
 /// The name of a column, with its unit, and what it holds of a cell or of one end.
 type Column<T> = (&'static str, fn(&T) -> String);
@@ -69,10 +70,7 @@ fn line(fields: &[impl AsRef<str>]) -> String {
 }
 
 fn parameters(cell: &Cell) -> String {
-    let told = cell.parameters.iter().map(|(name, value)| match value.as_str() {
-        Some(text) => format!("{name}={text}"),
-        None => format!("{name}={value}"),
-    });
+    let told = cell.parameters.iter().map(|(name, value)| format!("{name}={}", plain(value)));
     told.collect::<Vec<_>>().join(";")
 }
 

@@ -71,13 +71,16 @@ impl Parameters {
     }
 }
 
+/// A value as text, without quotation marks.
+pub fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// A parameter in the words for readers.
 pub fn parameter(name: &str, value: &Value) -> String {
     let plain = match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(true) => "on".into(),
-        Value::Bool(false) => "off".into(),
-        other => other.to_string(),
+        Value::Bool(on) => if *on { "on" } else { "off" }.to_owned(),
+        other => plain(other),
     };
     match (name, plain.as_str()) {
         ("lent", "on") => "lent".into(),
