@@ -79,7 +79,8 @@ pub fn plain(value: &Value) -> String {
 /// A parameter in the words for readers.
 pub fn parameter(name: &str, value: &Value) -> String {
     let plain = match value {
-        Value::Bool(on) => if *on { "on" } else { "off" }.to_owned(),
+        Value::Bool(true) => "on".to_owned(),
+        Value::Bool(false) => "off".to_owned(),
         other => plain(other),
     };
     match (name, plain.as_str()) {
