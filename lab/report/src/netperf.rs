@@ -109,6 +109,7 @@ impl Netperf {
             (level, test) => return Err(NetperfError::no_counterpart(level, test)),
         };
         let message_bytes = cell.size_bytes.ok_or(NetperfError::Missing("size_bytes"))?;
+        let [local, remote] = socket_bytes(cell, test)?;
         let elapsed_seconds = cell.details.number("elapsed_seconds");
         let elapsed_seconds = elapsed_seconds.ok_or(NetperfError::Missing("elapsed_seconds"))?;
         let count = |name| match test {
@@ -126,7 +127,6 @@ impl Netperf {
             };
             End { socket_bytes, messages, rate, ..End::of(cpu, work_per_second) }
         };
-        let [local, remote] = socket_bytes(cell, test)?;
         let response =
             ["response-size", "response_size"].iter().find_map(|name| cell.parameters.number(name));
         Ok(Self {
@@ -267,11 +267,13 @@ fn socket_bytes(cell: &Cell, test: Test) -> Result<[[u64; 2]; 2], NetperfError> 
         let names = [format!("{end}_{direction}_socket_bytes"), format!("{direction}_socket_bytes")];
         names.iter().find_map(|name| cell.details.count(name)).ok_or(NetperfError::Missing(direction))
     };
-    let send = granted("source", "send")?;
     Ok(match test {
-        Test::TcpStream | Test::UdpStream => [[send, 0], [0, granted("target", "receive")?]],
+        Test::TcpStream | Test::UdpStream => {
+            let receive = granted("target", "receive")?;
+            [[granted("source", "send")?, 0], [0, receive]]
+        }
         Test::TcpRequestResponse | Test::UdpRequestResponse => {
-            let receive = granted("source", "receive")?;
+            let [send, receive] = [granted("source", "send")?, granted("source", "receive")?];
             let target = |direction, own| granted("target", direction).unwrap_or(own);
             [[send, receive], [target("send", send), target("receive", receive)]]
         }
