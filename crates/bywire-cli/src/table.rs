@@ -5,7 +5,7 @@ use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Unit};
 use bywire_results::message_link::SECURITY;
-use bywire_results::parameter::Spin;
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 use bywire_results::web;
 
@@ -347,9 +347,9 @@ fn manner(cell: &Cell) -> Vec<String> {
         chosen.number("connections").map(|connections| count_of(connections, "connection")),
         chosen.is_on("epoll").then(|| "epoll".to_owned()),
         // Other sockets always sleep unless they poll.
-        (["msg", "sock"].contains(&&*cell.level) && chosen.spin() == Some(Spin::Never))
+        (["msg", "sock"].contains(&&*cell.level) && chosen.waiting() == Some(Waiting::Sleeping))
             .then(|| "sleeping".to_owned()),
-        (chosen.spin() == Some(Spin::Always)).then(|| "polling".to_owned()),
+        (chosen.waiting() == Some(Waiting::Polling)).then(|| "polling".to_owned()),
         chosen.is_on("nagle").then(|| "Nagle".to_owned()),
         chosen.text("congestion").map(str::to_owned),
         chosen.is_off("coalesce").then(|| "not coalesced".to_owned()),

@@ -1,6 +1,6 @@
 //! The differences between the environments of two sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -24,8 +24,8 @@ pub struct Change {
 
 /// The facts that differ, sorted by name.
 pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
-    let (before, after) = (facts(before), facts(after));
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let [before, after] = [before, after].map(|environment| BTreeMap::from_iter(facts("", environment)));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differing = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
     let change = |name: &String| Change {
         fact: name.trim_start_matches('/').replace('/', "."),
@@ -35,24 +35,15 @@ pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     differing.map(change).take(CHANGES_MAX).collect()
 }
 
-/// Every value that is not an object, by its path.
-fn facts(environment: &Value) -> BTreeMap<String, Value> {
-    fn gather(at: &str, value: &Value, facts: &mut BTreeMap<String, Value>) {
-        match value {
-            _ if ALWAYS_DIFFERENT.contains(&at) => {}
-            Value::Object(parts) => {
-                for (name, value) in parts {
-                    gather(&format!("{at}/{name}"), value, facts);
-                }
-            }
-            value => {
-                facts.insert(at.to_owned(), value.clone());
-            }
+/// Every value that is not an object, with its path.
+fn facts(at: &str, value: &Value) -> Vec<(String, Value)> {
+    match value {
+        _ if ALWAYS_DIFFERENT.contains(&at) => Vec::new(),
+        Value::Object(parts) => {
+            parts.iter().flat_map(|(name, part)| facts(&format!("{at}/{name}"), part)).collect()
         }
+        value => vec![(at.to_owned(), value.clone())],
     }
-    let mut all = BTreeMap::new();
-    gather("", environment, &mut all);
-    all
 }
 
 #[cfg(test)]

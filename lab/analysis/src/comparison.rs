@@ -10,15 +10,14 @@
 use std::collections::BTreeMap;
 
 use bywire_results::cell::{Cell, Unit};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::change::{Change, changes};
 use crate::conditions::{Conditions, Drift, State};
 use crate::missing::Missing;
-use crate::naming::{Cells, chosen, name};
-use crate::shift::{Shift, Stratum, Tables};
-use crate::side::Side;
+use crate::shift::Tables;
+use crate::side::{Cells, Side, chosen, name};
+use crate::statistics::median;
 
 /// The exit code of a comparison in which something is worse or missing.
 pub const WORSE_EXIT_CODE: i32 = 3;
@@ -44,8 +43,7 @@ impl Default for Rule {
 }
 
 /// The verdict on one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Worse by more than the threshold, with certainty.
     Worse,
@@ -123,22 +121,37 @@ impl<'a> Comparison<'a> {
         let mut tables = Tables::default();
         let drift = conditions.drift(before, after, &mut tables);
         let (befores, afters) = (by_key(before), by_key(after));
-        let mut shared: Vec<_> =
-            befores.iter().filter_map(|(key, before)| Some((before, afters.get(key)?))).collect();
-        let alone = befores.iter().filter(|(key, _)| !afters.contains_key(*key));
-        let mut missing: Vec<Missing> =
-            alone.map(|(_, cells)| Missing::of(cells[0].1, [before, after])).collect();
-        shared.retain(|(cells, others)| {
-            let failed = Missing::failed([*cells, *others]);
-            let has_failed = failed.is_some();
-            missing.extend(failed);
-            !has_failed
-        });
+        let (mut shared, mut missing) = (Vec::new(), Vec::new());
+        for (key, cells) in &befores {
+            match afters.get(key).map(|others| (others, Missing::failed([cells, others]))) {
+                None => missing.push(Missing::of(cells[0].1, [before, after])),
+                Some((_, Some(failed))) => missing.push(failed),
+                Some((others, None)) => shared.push((cells, others)),
+            }
+        }
         let error = rule.error_share / shared.len().max(1) as f64;
-        let mut rows: Vec<Row> = shared
-            .into_iter()
-            .map(|(before, after)| row(before, after, &conditions, drift.slack(), rule, error, &mut tables))
-            .collect();
+        let slack = drift.slack();
+        let middle = |cells: &Cells| median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>());
+        let row = |(before, after): (&Cells<'a>, &Cells<'a>)| {
+            let (strata, pairs_alone) = conditions.strata(before, after);
+            let shift = tables.shift(&strata, error);
+            let estimate = shift.map(|shift| shift.estimate);
+            let interval =
+                shift.and_then(|shift| shift.interval).map(|[low, high]| [low - slack, high + slack]);
+            let unit = before[0].1.unit;
+            Row {
+                before: before[0].1,
+                after: after[after.len() - 1].1,
+                values: [middle(before), middle(after)],
+                ratio: estimate.map(|estimate| (estimate.exp(), interval.map(|bounds| bounds.map(f64::exp)))),
+                pairs: [0, 1].map(|side| strata.iter().map(|stratum| stratum[side].len()).sum()),
+                pairs_alone,
+                verdict: estimate.zip(interval).map_or(Verdict::TooFewPairs, |(estimate, interval)| {
+                    verdict(estimate, interval, unit, rule)
+                }),
+            }
+        };
+        let mut rows: Vec<Row> = shared.into_iter().map(row).collect();
         let place = |taken: &Cell| before.cells().position(|(_, cell)| std::ptr::eq(cell, taken));
         rows.sort_by_cached_key(|row| place(row.before));
         missing.sort_by_cached_key(|missing| place(missing.before));
@@ -182,15 +195,10 @@ impl<'a> Comparison<'a> {
                 "sessions": side.sessions.len(),
             })
         };
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        let missing = self
-            .missing
-            .iter()
-            .map(|missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason }));
+        let missing =
+            |missing: &Missing| json!({ "cell": missing.name(), "only": "before", "reason": missing.reason });
         let added = self.added.iter().map(|cell| json!({ "cell": name(cell), "only": "after" }));
-        let unmatched: Vec<Value> = missing.chain(added).collect();
-        let drift: BTreeMap<_, _> =
-            self.drift.shifts.iter().map(|(name, shift)| (*name, shift.exp())).collect();
+        let drift = self.drift.0.iter().map(|(name, shift)| (*name, shift.exp()));
         json!({
             "schema": COMPARISON_SCHEMA,
             "before": side(self.before),
@@ -198,7 +206,7 @@ impl<'a> Comparison<'a> {
             "threshold_share": self.rule.threshold_share,
             "error_share": self.rule.error_share,
             "in_rounds": self.in_rounds,
-            "machine_ratios": drift,
+            "machine_ratios": drift.collect::<BTreeMap<_, _>>(),
             "widened_by_factor": self.drift.slack().exp(),
             "far_shares": self.far_shares,
             "worse": self.count(Verdict::Worse),
@@ -206,8 +214,8 @@ impl<'a> Comparison<'a> {
             "too_few_pairs": self.count(Verdict::TooFewPairs),
             "missing": self.missing.len(),
             "fails": self.fails(),
-            "cells": rows,
-            "unmatched": unmatched,
+            "cells": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "unmatched": self.missing.iter().map(missing).chain(added).collect::<Vec<_>>(),
             "changes": self.changes,
         })
     }
@@ -235,25 +243,20 @@ impl Row<'_> {
             "interval": self.ratio.and_then(|ratio| ratio.1),
             "pairs": self.pairs,
             "pairs_alone": self.pairs_alone,
-            "verdict": self.verdict,
+            "verdict": self.verdict.name().replace(' ', "-"),
         })
     }
 }
 
-type Key = (String, String, Option<String>, String, Option<u64>, Vec<(String, String)>);
+type Key = ((String, String, Option<String>), String, Option<u64>, Vec<(String, String)>);
+
 /// Ceilings are left out, because they belong to the machine, which its probe describes.
 fn by_key(side: &Side) -> BTreeMap<Key, Cells<'_>> {
     let mut cells = BTreeMap::<Key, Cells>::new();
     for (session, cell) in side.cells().filter(|(_, cell)| cell.level != bywire_results::level::MEMORY) {
         let parameters = chosen(cell).into_iter().map(|(name, value)| (name, value.to_string())).collect();
-        let key = (
-            cell.level.clone(),
-            cell.test.clone(),
-            cell.link.clone(),
-            cell.between.clone(),
-            cell.size_bytes,
-            parameters,
-        );
+        let test = (cell.level.clone(), cell.test.clone(), cell.link.clone());
+        let key = (test, cell.between.clone(), cell.size_bytes, parameters);
         cells.entry(key).or_default().push((session, cell));
     }
     cells
@@ -263,37 +266,6 @@ fn far_share(side: &Side, conditions: &Conditions) -> f64 {
     let states: Vec<State> = side.moments().map(|moment| conditions.state(Some(moment))).collect();
     let far = states.iter().filter(|state| **state == State::Far).count();
     far as f64 / states.len().max(1) as f64
-}
-
-fn row<'a>(
-    before: &Cells<'a>,
-    after: &Cells<'a>,
-    conditions: &Conditions,
-    slack: f64,
-    rule: Rule,
-    error: f64,
-    tables: &mut Tables,
-) -> Row<'a> {
-    let (strata, pairs_alone) = conditions.strata(before, after);
-    let shift = tables.shift(&strata, error);
-    let count = |of: fn(&Stratum) -> usize| strata.iter().map(of).sum();
-    let middle = |cells: &Cells| {
-        crate::statistics::median(&cells.iter().map(|(_, cell)| cell.value).collect::<Vec<_>>())
-    };
-    let widened = |shift: Shift| shift.interval.map(|[low, high]| [low - slack, high + slack]);
-    let unit = before[0].1.unit;
-    Row {
-        before: before[0].1,
-        after: after[after.len() - 1].1,
-        values: [middle(before), middle(after)],
-        ratio: shift.map(|shift| (shift.estimate.exp(), widened(shift).map(|bounds| bounds.map(f64::exp)))),
-        pairs: [count(|stratum| stratum.before.len()), count(|stratum| stratum.after.len())],
-        pairs_alone,
-        verdict: match shift.and_then(|shift| Some((shift.estimate, widened(shift)?))) {
-            None => Verdict::TooFewPairs,
-            Some((estimate, interval)) => verdict(estimate, interval, unit, rule),
-        },
-    }
 }
 
 /// The change of a shift in natural logarithms.

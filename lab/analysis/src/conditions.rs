@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use bywire_results::cell::Cell;
 use bywire_results::moment::{MachineSpeed, Moment};
 
-use crate::shift::{Stratum, Tables};
+use crate::shift::{self, Stratum, Tables};
 use crate::side::Side;
-use crate::statistics::median;
+use crate::statistics::{median, pair_medians};
 
 /// Cores are far apart if a cache line takes longer than the shortest time multiplied by this.
 const FAR_FACTOR: f64 = 1.8;
@@ -41,12 +41,10 @@ pub struct Conditions {
     pub in_rounds: bool,
 }
 
-/// The difference of the machine itself between the sides.
+/// The difference of the machine itself between the sides. By quantity of the machine probe, it is the ratio of after to
+/// before, in natural logarithms.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Drift {
-    /// By quantity of the machine probe: the ratio of after to before, in natural logarithms.
-    pub shifts: Vec<(&'static str, f64)>,
-}
+pub struct Drift(pub Vec<(&'static str, f64)>);
 
 type Reading = fn(&MachineSpeed) -> Option<f64>;
 
@@ -75,9 +73,7 @@ impl Conditions {
 
     /// The state in which a pair was taken.
     pub fn state(&self, moment: Option<&Moment>) -> State {
-        let Some((moment, far_ns)) = moment.zip(self.far_ns) else {
-            return State::Near;
-        };
+        let Some((moment, far_ns)) = moment.zip(self.far_ns) else { return State::Near };
         let is_far = |speed: &MachineSpeed| speed.line_ns.map(|line_ns| line_ns > far_ns);
         match (is_far(&moment.before), is_far(&moment.after)) {
             (Some(true), Some(true)) => State::Far,
@@ -95,68 +91,56 @@ impl Conditions {
     pub fn strata(&self, before: &[(usize, &Cell)], after: &[(usize, &Cell)]) -> (Vec<Stratum>, usize) {
         let mut strata = BTreeMap::<(usize, State), Stratum>::new();
         let mut alone = 0;
-        for (cells, is_after) in [(before, false), (after, true)] {
+        for (side, cells) in [before, after].into_iter().enumerate() {
             for &(round, cell) in cells {
                 let round = if self.in_rounds { round } else { 0 };
                 for (_, value, moment) in pairs(cell) {
-                    let state = self.state(moment);
-                    if state == State::Between || value <= 0.0 {
-                        alone += 1;
-                        continue;
+                    match self.state(moment) {
+                        state if state != State::Between && value > 0.0 => {
+                            strata.entry((round, state)).or_default()[side].push(value.ln());
+                        }
+                        _ => alone += 1,
                     }
-                    let stratum = strata.entry((round, state)).or_default();
-                    let side = if is_after { &mut stratum.after } else { &mut stratum.before };
-                    side.push(value.ln());
                 }
             }
         }
         let mut matched = Vec::new();
         let mut left_over = BTreeMap::<State, Stratum>::new();
         for ((_, state), stratum) in strata {
-            if stratum.has_both() {
+            if shift::has_both(&stratum) {
                 matched.push(stratum);
             } else {
                 // The state changed within the round, so the pair is compared with pairs of other rounds in its state.
-                left_over.entry(state).or_default().extend(stratum);
+                let whole = left_over.entry(state).or_default();
+                whole.iter_mut().zip(stratum).for_each(|(whole, part)| whole.extend(part));
             }
         }
-        for stratum in left_over.into_values() {
-            if stratum.has_both() {
-                matched.push(stratum);
-            } else {
-                alone += stratum.before.len() + stratum.after.len();
-            }
-        }
-        (matched, alone)
+        let (joined, lonely): (Vec<_>, Vec<_>) = left_over.into_values().partition(shift::has_both);
+        matched.extend(joined);
+        (matched, alone + lonely.iter().flatten().map(Vec::len).sum::<usize>())
     }
 
     /// The difference of the machine's own speed between the sides, within rounds and states.
     pub fn drift(&self, before: &Side, after: &Side, tables: &mut Tables) -> Drift {
         let shifts = READINGS.iter().filter_map(|&(name, reading)| {
             let mut strata = BTreeMap::<(usize, State), Stratum>::new();
-            for (side, is_after) in [(before, false), (after, true)] {
-                for (round, moments) in side.moments_by_session().enumerate() {
+            for (place, side) in [before, after].into_iter().enumerate() {
+                for (round, session) in side.sessions.iter().enumerate() {
                     let round = if self.in_rounds { round } else { 0 };
                     for state in [State::Near, State::Far] {
-                        let values: Vec<f64> = moments
-                            .iter()
-                            .filter(|moment| self.state(Some(moment)) == state)
-                            .filter_map(|moment| reading(&moment.before))
-                            .collect();
+                        let moments = session.moments().filter(|moment| self.state(Some(moment)) == state);
+                        let values: Vec<f64> = moments.filter_map(|moment| reading(&moment.before)).collect();
                         // One median for each session and state, because its readings come from one stretch of time.
-                        if values.len() < READINGS_MIN {
-                            continue;
+                        if values.len() >= READINGS_MIN {
+                            strata.entry((round, state)).or_default()[place].push(median(&values).ln());
                         }
-                        let stratum = strata.entry((round, state)).or_default();
-                        let place = if is_after { &mut stratum.after } else { &mut stratum.before };
-                        place.push(median(&values).ln());
                     }
                 }
             }
             let strata: Vec<Stratum> = strata.into_values().collect();
             Some((name, tables.shift(&strata, 0.5)?.estimate))
         });
-        Drift { shifts: shifts.collect() }
+        Drift(shifts.collect())
     }
 }
 
@@ -164,19 +148,15 @@ impl Drift {
     /// The amount by which every interval is widened, in natural logarithms. The machine itself changed by this much
     /// between the sides, and it is unknown in which direction that changes a result.
     pub fn slack(&self) -> f64 {
-        self.shifts.iter().map(|(_, shift)| shift.abs()).fold(0.0, f64::max)
+        self.0.iter().map(|(_, shift)| shift.abs()).fold(0.0, f64::max)
     }
 }
 
 /// Each pair of a cell with the median of its blocks, and with its moment if there is one.
 pub fn pairs(cell: &Cell) -> impl Iterator<Item = (u32, f64, Option<&Moment>)> {
-    let mut values = BTreeMap::<u32, Vec<f64>>::new();
-    for block in &cell.blocks {
-        values.entry(block.pair).or_default().push(block.value);
-    }
-    values
-        .into_iter()
-        .map(|(pair, values)| (pair, median(&values), cell.moments.iter().find(|moment| moment.pair == pair)))
+    let medians = pair_medians(cell.blocks.iter().map(|block| (block.pair, block.value)));
+    let moment = |pair: u32| cell.moments.iter().find(|moment| moment.pair == pair);
+    medians.into_iter().map(move |(pair, median)| (pair, median, moment(pair)))
 }
 
 #[cfg(test)]
@@ -187,22 +167,17 @@ mod tests {
     fn a_pair_whose_machine_probe_was_delayed_is_not_compared_with_a_quiet_one() {
         let conditions = Conditions { far_ns: Some(100.0), in_rounds: false };
         let speed = |line_ns| MachineSpeed { line_ns, step_ns: Some(1.0), wake_ns: None };
-        let state = |before, after| {
-            conditions.state(Some(&Moment { pair: 0, began_unix_seconds: 0.0, before, after }))
-        };
+        let at = |before, after| Moment { pair: 0, began_unix_seconds: 0.0, before, after };
+        let state = |before, after| conditions.state(Some(&at(before, after)));
         let (near, far, held_up) = (speed(Some(40.0)), speed(Some(170.0)), speed(None));
         assert_eq!(state(near, near), State::Near);
         assert_eq!(state(far, far), State::Far);
         for [before, after] in [[near, far], [near, held_up], [held_up, far], [held_up, held_up]] {
             assert_eq!(state(before, after), State::Between, "{before:?} {after:?}");
         }
-        assert_eq!(
-            state(MachineSpeed::default(), MachineSpeed::default()),
-            State::Near,
-            "never read between these cores"
-        );
+        let never = MachineSpeed::default();
+        assert_eq!(state(never, never), State::Near, "never read between these cores");
         let unread = Conditions { far_ns: None, in_rounds: false };
-        let moment = Moment { pair: 0, began_unix_seconds: 0.0, before: held_up, after: held_up };
-        assert_eq!(unread.state(Some(&moment)), State::Near, "nor on this machine");
+        assert_eq!(unread.state(Some(&at(held_up, held_up))), State::Near, "nor on this machine");
     }
 }

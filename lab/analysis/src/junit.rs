@@ -16,11 +16,11 @@ pub fn report(comparison: &Comparison) -> Result<String, SerializeError> {
         suite.add_test_case(case(row.before, row.name(), status(row)));
     }
     for missing in &comparison.missing {
-        let mut status = match comparison.rule.allow_missing {
+        let status = match comparison.rule.allow_missing {
             true => TestCaseStatus::skipped(),
             false => TestCaseStatus::non_success(NonSuccessKind::Error),
         };
-        status.set_message(format!("missing: {}", missing.reason));
+        let status = explained(status, format!("missing: {}", missing.reason));
         suite.add_test_case(case(missing.before, missing.name(), status));
     }
     let mut report = Report::new("bywire compare");
@@ -34,6 +34,11 @@ fn case(cell: &Cell, name: String, status: TestCaseStatus) -> TestCase {
     case
 }
 
+fn explained(mut status: TestCaseStatus, message: String) -> TestCaseStatus {
+    status.set_message(message);
+    status
+}
+
 fn status(row: &Row) -> TestCaseStatus {
     let figures = || {
         let interval = row.ratio.and_then(|ratio| ratio.1);
@@ -42,15 +47,10 @@ fn status(row: &Row) -> TestCaseStatus {
         format!("{}: {ratio:.3} times what it was{interval}", row.verdict.name())
     };
     match row.verdict {
-        Verdict::Worse => {
-            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(figures());
-            status
-        }
+        Verdict::Worse => explained(TestCaseStatus::non_success(NonSuccessKind::Failure), figures()),
         Verdict::TooFewPairs => {
-            let mut status = TestCaseStatus::skipped();
-            status.set_message("too few pairs under like conditions for a verdict");
-            status
+            let few = "too few pairs under like conditions for a verdict";
+            explained(TestCaseStatus::skipped(), few.to_owned())
         }
         Verdict::Better | Verdict::Same | Verdict::NoDifference => TestCaseStatus::success(),
     }

@@ -6,7 +6,6 @@ pub mod comparison;
 pub mod conditions;
 pub mod junit;
 pub mod missing;
-mod naming;
 pub mod shift;
 pub mod side;
 pub mod statistics;

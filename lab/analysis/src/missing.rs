@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use bywire_results::cell::{Absence, Cell};
 
-use crate::naming::{Cells, name};
-use crate::side::Side;
+use crate::side::{Cells, Side, name};
 
 /// A cell without a comparable one afterwards.
 #[derive(Clone, Debug)]

@@ -1,10 +1,14 @@
-//! One side of a comparison: a session, or several that belong together.
+//! One side of a comparison: a session, or several that belong together. The names of its cells, and which of them are
+//! one.
 
 use std::path::Path;
 
 use bywire_results::cell::{Cell, Session};
 use bywire_results::moment::Moment;
+use bywire_results::parameter::{HOW_LONG, parameter};
+use bywire_results::quantity;
 use bywire_results::store::{self, StoreError};
+use serde_json::Value;
 
 /// One or several sessions, in the order taken.
 #[derive(Clone, Debug)]
@@ -26,12 +30,7 @@ impl Side {
 
     /// The moments of all pairs.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
-        self.sessions.iter().flat_map(|session| &session.cells).flat_map(|cell| &cell.moments)
-    }
-
-    /// The moments of all pairs, by session.
-    pub fn moments_by_session(&self) -> impl Iterator<Item = Vec<&Moment>> {
-        self.sessions.iter().map(|session| session.cells.iter().flat_map(|cell| &cell.moments).collect())
+        self.sessions.iter().flat_map(Session::moments)
     }
 
     /// Every cell, with the index of its session.
@@ -44,8 +43,7 @@ impl Side {
     pub fn alternates_with(&self, other: &Self) -> bool {
         let count = self.sessions.len();
         let began = |session: &Session| {
-            let moments = session.cells.iter().flat_map(|cell| &cell.moments);
-            moments.map(|moment| moment.began_unix_seconds).min_by(f64::total_cmp)
+            session.moments().map(|moment| moment.began_unix_seconds).min_by(f64::total_cmp)
         };
         let rounds: Option<Vec<[f64; 2]>> = (self.sessions.iter().zip(&other.sessions))
             .map(|(one, other)| Some([began(one)?, began(other)?]))
@@ -58,4 +56,25 @@ impl Side {
             && count == other.sessions.len()
             && rounds.is_some_and(|rounds| rounds.windows(2).all(is_after))
     }
+}
+
+/// One cell in several sessions, with the index of each session.
+pub(crate) type Cells<'a> = Vec<(usize, &'a Cell)>;
+
+/// The parameters of a cell, without those of the measuring time.
+pub(crate) fn chosen(cell: &Cell) -> Vec<(String, Value)> {
+    let chosen = cell.parameters.iter().filter(|(name, _)| !HOW_LONG.contains(&name.as_str()));
+    chosen.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// `tcp latency over loopback, 1 B`.
+pub(crate) fn name(cell: &Cell) -> String {
+    let mut words = vec![cell.level.clone(), cell.test.clone()];
+    words.extend(cell.link.iter().filter(|link| **link != cell.level).cloned());
+    words.extend(
+        (!["", "processes", "namespaces"].contains(&cell.between.as_str())).then(|| cell.between.clone()),
+    );
+    words.extend(cell.size_bytes.map(quantity::size));
+    words.extend(chosen(cell).iter().map(|(name, value)| parameter(name, value)));
+    words.join(" ")
 }

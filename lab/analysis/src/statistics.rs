@@ -2,6 +2,8 @@
 //!
 //! All functions depend on their arguments only. Randomness comes from a seed that is passed in.
 
+use std::collections::BTreeMap;
+
 use bywire_results::cell::{INTERVAL_PAIRS_MIN, Percentiles};
 use hdrhistogram::Histogram;
 
@@ -21,7 +23,7 @@ pub fn median(values: &[f64]) -> f64 {
 ///
 /// `blocks` are (pair, value). A pair with many blocks has the same weight as a pair with few.
 pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
-    median(&pair_medians(blocks))
+    median(&pair_medians(blocks.iter().copied()).into_values().collect::<Vec<_>>())
 }
 
 /// The 95 % percentile-bootstrap interval of [`median_over_pairs`], as `[low, high]` in the unit of the values.
@@ -29,7 +31,7 @@ pub fn median_over_pairs(blocks: &[(u32, f64)]) -> f64 {
 /// Pairs are resampled, not blocks, because a program differs more between fresh mappings than its blocks differ among
 /// themselves. The same `seed` gives the same interval. `None` below [`INTERVAL_PAIRS_MIN`].
 pub fn bootstrap_median_over_pairs(blocks: &[(u32, f64)], seed: u64) -> Option<[f64; 2]> {
-    let pairs = pair_medians(blocks);
+    let pairs: Vec<f64> = pair_medians(blocks.iter().copied()).into_values().collect();
     bootstrap(pairs.len(), seed, |drawn| median(&drawn.iter().map(|&pair| pairs[pair]).collect::<Vec<_>>()))
 }
 
@@ -55,8 +57,7 @@ pub fn tukey_outliers(values: &[f64]) -> Vec<bool> {
     }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let lower = quantile_of_sorted(&sorted, 0.25);
-    let upper = quantile_of_sorted(&sorted, 0.75);
+    let [lower, upper] = [0.25, 0.75].map(|quantile| quantile_of_sorted(&sorted, quantile));
     let reach = 1.5 * (upper - lower);
     values.iter().map(|&value| value < lower - reach || value > upper + reach).collect()
 }
@@ -87,20 +88,18 @@ pub fn percentiles(histogram: &Histogram<u64>, scale: f64) -> Percentiles {
     Percentiles { p5: at(0.05), p50: at(0.50), p90: at(0.90), p95: at(0.95), p99: at(0.99), p999: at(0.999) }
 }
 
-/// One median for each pair, in the order of the pairs' numbers.
-fn pair_medians(blocks: &[(u32, f64)]) -> Vec<f64> {
-    let mut by_pair = std::collections::BTreeMap::<u32, Vec<f64>>::new();
-    for &(pair, value) in blocks {
+/// The median of each pair's blocks, which are (pair, value), by the pairs' numbers.
+pub fn pair_medians(blocks: impl Iterator<Item = (u32, f64)>) -> BTreeMap<u32, f64> {
+    let mut by_pair = BTreeMap::<u32, Vec<f64>>::new();
+    for (pair, value) in blocks {
         by_pair.entry(pair).or_default().push(value);
     }
-    by_pair.values().map(|values| median(values)).collect()
+    by_pair.into_iter().map(|(pair, values)| (pair, median(&values))).collect()
 }
 
 /// The quantile of ascending values, interpolated between neighbours. NaN without values.
 fn quantile_of_sorted(sorted: &[f64], quantile: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return f64::NAN;
-    };
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = quantile * last as f64;
     let below = place.floor() as usize;
     let above = (below + 1).min(last);
@@ -166,8 +165,7 @@ mod tests {
     #[test]
     fn bootstrap_resamples_pairs_rather_than_blocks() {
         // Within a pair the blocks scatter widely, but the pairs agree, so the interval has no width.
-        let blocks: Vec<(u32, f64)> =
-            (0..5).flat_map(|pair| [(pair, 1.0), (pair, 5.0), (pair, 9.0)]).collect();
+        let blocks: Vec<_> = (0..5).flat_map(|pair| [1.0, 5.0, 9.0].map(|value| (pair, value))).collect();
         assert_eq!(bootstrap_median_over_pairs(&blocks, 1), Some([5.0, 5.0]));
     }
 
@@ -186,13 +184,12 @@ mod tests {
         // With few pairs the percentile interval is a little too narrow. It must not be much too narrow.
         let mut random = SplitMix(11);
         let mut uniform = || random.bits() as f64 / u64::MAX as f64;
-        let covered = (0..200u64)
-            .filter(|&seed| {
-                let blocks: Vec<(u32, f64)> = (0..9).map(|pair| (pair, uniform())).collect();
-                let [low, high] = bootstrap_median_over_pairs(&blocks, seed).unwrap();
-                low <= 0.5 && 0.5 <= high
-            })
-            .count();
+        let mut is_covered = |seed: &u64| {
+            let blocks: Vec<(u32, f64)> = (0..9).map(|pair| (pair, uniform())).collect();
+            let [low, high] = bootstrap_median_over_pairs(&blocks, *seed).unwrap();
+            low <= 0.5 && 0.5 <= high
+        };
+        let covered = (0..200).filter(|seed| is_covered(seed)).count();
         assert!((174..=200).contains(&covered), "{covered} of 200");
     }
 

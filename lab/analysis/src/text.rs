@@ -1,49 +1,45 @@
 //! A comparison as text for readers.
 
+use bywire_results::parameter::plain;
 use bywire_results::quantity;
+use serde_json::Value;
 
 use crate::comparison::{Comparison, Row, Verdict};
-use crate::naming::name;
+use crate::side::name;
 
 /// The most changes of the environment that are shown. The JSON has all.
 const CHANGES_SHOWN: usize = 12;
 
+/// The order of the rows. Those of one verdict are in the order taken.
+const ORDER: [Verdict; 5] =
+    [Verdict::Worse, Verdict::Better, Verdict::NoDifference, Verdict::Same, Verdict::TooFewPairs];
+
 impl Comparison<'_> {
     /// The text: first cells that became worse, then those that became better, then all others in the order taken.
     pub fn text(&self) -> String {
-        of(self)
-    }
-}
-
-fn of(comparison: &Comparison) -> String {
-    let mut text = sides(comparison) + &machine(comparison) + &environment(comparison) + "\n";
-    let width = comparison.rows.iter().map(|row| row.name().chars().count()).max().unwrap_or(0);
-    text += &format!(
-        "{:<width$}  {:>10}  {:>10}  {:>6}  {:<17}  verdict\n",
-        "cell", "before", "after", "ratio", "interval"
-    );
-    let order = [Verdict::Worse, Verdict::Better, Verdict::NoDifference, Verdict::Same, Verdict::TooFewPairs];
-    for verdict in order {
-        for row in comparison.rows.iter().filter(|row| row.verdict == verdict) {
+        let mut text = sides(self) + &machine(self) + &environment(self) + "\n";
+        let width = self.rows.iter().map(|row| row.name().chars().count()).max().unwrap_or(0);
+        text += &format!(
+            "{:<width$}  {:>10}  {:>10}  {:>6}  {:<17}  verdict\n",
+            "cell", "before", "after", "ratio", "interval"
+        );
+        for row in ORDER.iter().flat_map(|order| self.rows.iter().filter(|row| row.verdict == *order)) {
             text += &line(row, width);
         }
+        for missing in &self.missing {
+            text += &format!("{}: missing after: {}\n", missing.name(), missing.reason);
+        }
+        for cell in &self.added {
+            text += &format!("{}: only after\n", name(cell));
+        }
+        text + "\n" + &conclusion(self) + "\n"
     }
-    for missing in &comparison.missing {
-        text += &format!("{}: missing after: {}\n", missing.name(), missing.reason);
-    }
-    for cell in &comparison.added {
-        text += &format!("{}: only after\n", name(cell));
-    }
-    text + "\n" + &conclusion(comparison) + "\n"
 }
 
 fn sides(comparison: &Comparison) -> String {
     let side = |name: &str, side: &crate::side::Side| {
         let session = &side.sessions[0];
-        let several = match side.sessions.len() {
-            1 => String::new(),
-            count => format!(", {count} sessions"),
-        };
+        let several = when(side.sessions.len(), 2, |count| format!(", {count} sessions"));
         format!("{name:<7} {} ({}, {}{several})\n", side.name, session.preset, session.started)
     };
     side("before", comparison.before) + &side("after", comparison.after)
@@ -51,12 +47,12 @@ fn sides(comparison: &Comparison) -> String {
 
 fn machine(comparison: &Comparison) -> String {
     let drift = &comparison.drift;
-    if drift.shifts.is_empty() {
+    if drift.0.is_empty() {
         return "machine how fast it was itself is not known: these sessions were stored by an older version\n".into();
     }
     let percent = |shift: f64| format!("{:+.1} %", 100.0 * (shift.exp() - 1.0));
     let shifts: Vec<String> =
-        drift.shifts.iter().map(|(name, shift)| format!("{name} {}", percent(*shift))).collect();
+        drift.0.iter().map(|(name, shift)| format!("{name} {}", percent(*shift))).collect();
     let [before, after] = comparison.far_shares.map(quantity::percent);
     format!(
         "machine {}; every interval is widened by {:.1} %; cores far apart in {before} of the pairs before, {after} after\n",
@@ -69,21 +65,18 @@ fn environment(comparison: &Comparison) -> String {
     if comparison.changes.is_empty() {
         return "nothing recorded of the environment has changed\n".into();
     }
-    let plain = |value: &Option<serde_json::Value>| match value {
-        None => "unknown".to_owned(),
-        Some(serde_json::Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-    };
+    let plain = |value: &Option<Value>| value.as_ref().map_or_else(|| "unknown".to_owned(), plain);
     let shown = comparison.changes.iter().take(CHANGES_SHOWN);
-    let lines: String = shown
-        .map(|change| {
-            format!("changed {}: {} → {}\n", change.fact, plain(&change.before), plain(&change.after))
-        })
-        .collect();
-    match comparison.changes.len().saturating_sub(CHANGES_SHOWN) {
-        0 => lines,
-        more => format!("{lines}changed {more} more\n"),
-    }
+    let lines = shown.map(|change| {
+        format!("changed {}: {} → {}\n", change.fact, plain(&change.before), plain(&change.after))
+    });
+    let more = comparison.changes.len().saturating_sub(CHANGES_SHOWN);
+    lines.collect::<String>() + &when(more, 1, |more| format!("changed {more} more\n"))
+}
+
+/// A text on a count, from `least` on.
+fn when(count: usize, least: usize, text: impl Fn(usize) -> String) -> String {
+    if count >= least { text(count) } else { String::new() }
 }
 
 fn line(row: &Row, width: usize) -> String {
@@ -92,10 +85,7 @@ fn line(row: &Row, width: usize) -> String {
     let ratio = row.ratio.map_or_else(|| "–".to_owned(), |(ratio, _)| format!("{ratio:.3}"));
     let interval = row.ratio.and_then(|ratio| ratio.1);
     let interval = interval.map_or_else(|| "–".to_owned(), |[low, high]| format!("{low:.3} to {high:.3}"));
-    let alone = match row.pairs_alone {
-        0 => String::new(),
-        alone => format!(" ({alone} pairs without a counterpart)"),
-    };
+    let alone = when(row.pairs_alone, 1, |alone| format!(" ({alone} pairs without a counterpart)"));
     format!(
         "{:<width$}  {before:>10}  {after:>10}  {ratio:>6}  {interval:<17}  {}{alone}\n",
         row.name(),
@@ -113,21 +103,18 @@ fn conclusion(comparison: &Comparison) -> String {
         (worse, better) => format!("{worse} worse and {better} better of {decided} cells"),
     };
     let rule = comparison.rule;
-    let few = match few {
-        0 => String::new(),
-        few => format!(
+    let few = when(few, 1, |few| {
+        format!(
             " {few} had too few pairs for a verdict at that confidence: take both sessions by `bywire bench --rounds 20`."
-        ),
+        )
+    });
+    let fate = match rule.allow_missing {
+        true => ", which is allowed",
+        false => ": that fails, unless --allow-missing is given",
     };
-    let missing = match (comparison.missing.len(), rule.allow_missing) {
-        (0, _) => String::new(),
-        (missing, true) => format!(" {missing} of the cells before are missing after, which is allowed."),
-        (missing, false) => {
-            format!(
-                " {missing} of the cells before are missing after: that fails, unless --allow-missing is given."
-            )
-        }
-    };
+    let missing = when(comparison.missing.len(), 1, |missing| {
+        format!(" {missing} of the cells before are missing after{fate}.")
+    });
     format!(
         "{what}, by more than {} and outside the interval, which holds for all cells together with {}.{few}{missing}",
         quantity::percent(rule.threshold_share),

@@ -45,7 +45,7 @@ pub struct Figure {
     pub printed: String,
     /// Its unit as printed.
     pub unit: String,
-    /// The same in today's units.
+    /// The figure in today's units.
     pub normalised: Normalised,
     /// A remark that is necessary to read it, for instance on a contradiction.
     pub note: Option<String>,
@@ -93,14 +93,10 @@ mod tests {
 
     #[test]
     fn every_document_parses_and_its_rows_have_its_name() {
-        for document in documents() {
-            assert!(!document.figures.is_empty(), "{}", document.document);
-            for figure in &document.figures {
-                let prefix = format!("{}/", document.document);
-                assert!(figure.row.starts_with(&prefix), "{figure:?}");
-                assert!(figure.normalised.value.is_finite(), "{figure:?}");
-                assert!(!figure.levels.is_empty(), "{figure:?}");
-            }
+        assert!(documents().iter().all(|document| !document.figures.is_empty()));
+        for (document, figure) in figures() {
+            assert!(figure.row.starts_with(&format!("{}/", document.document)), "{figure:?}");
+            assert!(figure.normalised.value.is_finite() && !figure.levels.is_empty(), "{figure:?}");
         }
     }
 
@@ -118,8 +114,7 @@ mod tests {
                 "%" if figure.normalised.unit == "share" => 0.01,
                 _ => continue,
             };
-            let printed = figure.printed.split('+');
-            let sum: f64 = printed.map(|part| leading_number(part).unwrap()).sum();
+            let sum: f64 = figure.printed.split('+').map(|part| leading_number(part).unwrap()).sum();
             let off = (sum * factor / figure.normalised.value - 1.0).abs();
             assert!(off < 1e-6, "{figure:?}");
             checked += 1;

@@ -6,6 +6,9 @@ use crate::pipeline::{Pipeline, Stage};
 /// The fragment length of GM in bytes, as both of its texts state.
 const GM_FRAGMENT_BYTES: f64 = 4096.0;
 
+/// A message of GM that is long enough for its final rate.
+const GM_LONG_BYTES: f64 = GM_FRAGMENT_BYTES * 1e6;
+
 /// The clock rates of GM's cards in MHz, which their tables print beside the card.
 const PCIXD_MHZ: f64 = 225.0;
 const PCIXF_MHZ: f64 = 333.0;
@@ -39,7 +42,7 @@ impl Kind {
 }
 
 /// A published point and the model's value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
     /// As printed.
     pub figure: &'static Figure,
@@ -52,6 +55,14 @@ pub struct Check {
 }
 
 impl Check {
+    const fn fitted(figure: &'static Figure, modelled: f64, from: &'static str) -> Self {
+        Self { figure, kind: Kind::Fitted, modelled, from }
+    }
+
+    const fn predicted(figure: &'static Figure, modelled: f64, from: &'static str) -> Self {
+        Self { figure, kind: Kind::Predicted, modelled, from }
+    }
+
     /// The model's deviation as a share of the printed value, positive if the model's value is larger.
     pub fn error(&self) -> f64 {
         self.modelled / self.figure.normalised.value - 1.0
@@ -73,11 +84,7 @@ pub struct Machine {
 
 /// Every machine whose document prints enough.
 pub fn machines() -> Vec<Machine> {
-    let mut machines = gm();
-    machines.extend(bip());
-    machines.extend(toe());
-    machines.extend(trapeze());
-    machines
+    [gm(), bip(), toe(), trapeze()].concat()
 }
 
 /// The only figure of that row with the quantity `what`, and with this size if one is given.
@@ -109,22 +116,16 @@ impl Card {
         let (read, write) = (value("bus/read", "bus read"), value("bus/write", "bus write"));
         // If the document does not print both at once, each byte crosses as a read or as a write.
         let shared = Some(shared.unwrap_or(2.0 / (1.0 / read + 1.0 / write)));
-        let link = if version == "2.1" {
-            "unidirectional rate of dual links"
-        } else {
-            "unidirectional rate of a link"
-        };
+        let links = if version == "2.1" { "dual links" } else { "a link" };
         Self {
             name,
             one_way: of_card("one-way rate", "one-way"),
             two_way: of_card("two-way rate", "two-way"),
             half_rtt: of_card("half-RTT", "latency"),
             half_length: of_card("N½", "n-half"),
-            link: value("link", link),
-            bus: [
-                Stage { shared_bytes_per_second: shared, ..Stage::moving("bus of the source", read) },
-                Stage { shared_bytes_per_second: shared, ..Stage::moving("bus of the target", write) },
-            ],
+            link: value("link", &format!("unidirectional rate of {links}")),
+            bus: [("bus of the source", read), ("bus of the target", write)]
+                .map(|(bus, rate)| Stage { shared_bytes_per_second: shared, ..Stage::moving(bus, rate) }),
         }
     }
 
@@ -141,39 +142,35 @@ impl Card {
 
     fn pipeline(&self, header_bytes: f64, message_seconds: f64) -> Pipeline {
         let [source, target] = self.bus.clone();
-        let card = Stage {
-            message_seconds,
-            packet_seconds: header_bytes / self.link,
-            ..Stage::moving("card and link", self.link)
-        };
-        let mut pipeline = Pipeline {
-            latency_seconds: 0.0,
-            packet_bytes: GM_FRAGMENT_BYTES,
-            stages: vec![source, card, target],
-        };
+        let packet_seconds = header_bytes / self.link;
+        let card = Stage { message_seconds, packet_seconds, ..Stage::moving("card and link", self.link) };
+        let stages = vec![source, card, target];
+        let mut pipeline = Pipeline { latency_seconds: 0.0, packet_bytes: GM_FRAGMENT_BYTES, stages };
         pipeline.latency_seconds = self.half_rtt.normalised.value * 1e-9 - pipeline.half_rtt(SHORT_BYTES);
         pipeline
     }
 
-    fn machine(&self, mut checks: Vec<Check>) -> Machine {
+    fn machine(&self, checks: &[Check]) -> Machine {
         let pipeline = self.pipeline(self.header_bytes(), self.message_seconds());
-        let long = GM_FRAGMENT_BYTES * 1e6;
-        let fitted = |figure, modelled, from| Check { figure, kind: Kind::Fitted, modelled, from };
-        checks.splice(
-            0..0,
-            [
-                fitted(self.one_way, pipeline.one_way(long), "the header of each packet"),
-                fitted(self.half_length, pipeline.half_length(), "the cost of each message"),
-                fitted(self.half_rtt, pipeline.half_rtt(SHORT_BYTES) * 1e9, "the fixed part of the way"),
-                Check {
-                    figure: self.two_way,
-                    kind: Kind::Predicted,
-                    modelled: pipeline.two_way(long),
-                    from: "the slower of both links and the bus that both directions share",
-                },
-            ],
-        );
-        Machine { document: "gm", name: self.name, pipeline, checks }
+        let half_rtt = pipeline.half_rtt(SHORT_BYTES) * 1e9;
+        let both = "the slower of both links and the bus that both directions share";
+        let own = [
+            Check::fitted(self.one_way, pipeline.one_way(GM_LONG_BYTES), "the header of each packet"),
+            Check::fitted(self.half_length, pipeline.half_length(), "the cost of each message"),
+            Check::fitted(self.half_rtt, half_rtt, "the fixed part of the way"),
+            Check::predicted(self.two_way, pipeline.two_way(GM_LONG_BYTES), both),
+        ];
+        Machine { document: "gm", name: self.name, pipeline, checks: [&own[..], checks].concat() }
+    }
+
+    /// The figures of a card with a faster clock that follow from the packets and the cost of a message of the PCIXD.
+    fn by_sibling(&self, slow: &Self, packets: &'static str) -> [Check; 2] {
+        let sibling = self.pipeline(slow.header_bytes(), slow.message_seconds() * PCIXD_MHZ / PCIXF_MHZ);
+        let clock = "the PCIXD's cost of a message, by the clock";
+        [
+            Check::predicted(self.one_way, sibling.one_way(GM_LONG_BYTES), packets),
+            Check::predicted(self.half_length, sibling.half_length(), clock),
+        ]
     }
 }
 
@@ -184,29 +181,12 @@ fn gm() -> Vec<Machine> {
     let slow = Card::of("GM 2.0, PCIXD", "2.0", "pcixd", None);
     let fast = Card::of("GM 2.0, PCIXF", "2.0", "pcixf", None);
     let dual = Card::of("GM 2.1, PCIXE", "2.1", "pcixe", Some(readwrite));
-    let by_clock = slow.message_seconds() * PCIXD_MHZ / PCIXF_MHZ;
-    let predicted = |figure, modelled, from| Check { figure, kind: Kind::Predicted, modelled, from };
-    let sibling = |card: &Card| card.pipeline(slow.header_bytes(), by_clock);
-    let long = GM_FRAGMENT_BYTES * 1e6;
-    let of_fast = vec![
-        predicted(fast.one_way, sibling(&fast).one_way(long), "the PCIXD's packets"),
-        predicted(
-            fast.half_length,
-            sibling(&fast).half_length(),
-            "the PCIXD's cost of a message, by the clock",
-        ),
-    ];
-    let of_dual = vec![
-        predicted(dual.one_way, sibling(&dual).one_way(long), "the PCIXD's packets on two links"),
-        predicted(
-            dual.half_length,
-            sibling(&dual).half_length(),
-            "the PCIXD's cost of a message, by the clock",
-        ),
-        // The same clock and the same path. Only the link differs.
-        predicted(dual.half_rtt, fast.half_rtt.normalised.value, "the PCIXF's, whose clock is the same"),
-    ];
-    vec![slow.machine(Vec::new()), fast.machine(of_fast), dual.machine(of_dual)]
+    let of_fast = fast.by_sibling(&slow, "the PCIXD's packets");
+    let [one_way, half_length] = dual.by_sibling(&slow, "the PCIXD's packets on two links");
+    // The clock and the path are those of the PCIXF. Only the link differs.
+    let same = fast.half_rtt.normalised.value;
+    let half_rtt = Check::predicted(dual.half_rtt, same, "the PCIXF's, whose clock is the same");
+    vec![slow.machine(&[]), fast.machine(&of_fast), dual.machine(&[one_way, half_length, half_rtt])]
 }
 
 /// BIP's ping-pong: two streams give the cost of a call and of a byte, and request/response gives the rest.
@@ -227,24 +207,19 @@ fn bip() -> Vec<Machine> {
         Pipeline { latency_seconds, packet_bytes: 1e12, stages: vec![stage] }
     };
     let transactions = |pipeline: &Pipeline| 0.5 / pipeline.half_rtt(1.0);
-    let check = |figure, kind, modelled, from| Check { figure, kind, modelled, from };
     let stream = pipeline(tcp, message_seconds);
     // The cost of a UDP call is less by as much as its round trip is.
     let datagram = pipeline(udp, message_seconds * tcp.normalised.value / udp.normalised.value);
-    let calls = "the cost of a call and of a byte";
+    let (calls, fixed) = ("the cost of a call and of a byte", "the fixed part of the way");
+    let by_tcp = "TCP's bytes, and its calls by the ratio of round trips";
     let of_stream = vec![
-        check(short, Kind::Fitted, stream.one_way(few), calls),
-        check(long, Kind::Fitted, stream.one_way(many), calls),
-        check(tcp, Kind::Fitted, transactions(&stream), "the fixed part of the way"),
+        Check::fitted(short, stream.one_way(few), calls),
+        Check::fitted(long, stream.one_way(many), calls),
+        Check::fitted(tcp, transactions(&stream), fixed),
     ];
     let of_datagram = vec![
-        check(udp, Kind::Fitted, transactions(&datagram), "the fixed part of the way"),
-        check(
-            datagrams,
-            Kind::Predicted,
-            datagram.one_way(few),
-            "TCP's bytes, and its calls by the ratio of round trips",
-        ),
+        Check::fitted(udp, transactions(&datagram), fixed),
+        Check::predicted(datagrams, datagram.one_way(few), by_tcp),
     ];
     vec![
         Machine { document: "bip", name: "BIP-IP, TCP", pipeline: stream, checks: of_stream },
@@ -275,23 +250,18 @@ fn toe() -> Vec<Machine> {
     let by_host = pipeline(host, stack.clone(), jumbo);
     let by_host_standard = pipeline(host, stack, standard);
     let by_card = pipeline(offload, Stage::moving("card", offload_jumbo.normalised.value), jumbo);
-    let check = |figure, kind, modelled, from| Check { figure, kind, modelled, from };
     let long = 1e9;
-    let cost = "the cost of a packet and of a byte";
+    let (packets, fixed) = ("the cost of a packet and of a byte", "the fixed part of the way");
+    let predicted = offload_standard / by_host_standard.one_way(standard * long);
     let of_host = vec![
-        check(host_jumbo, Kind::Fitted, by_host.one_way(jumbo * long), cost),
-        check(host_standard, Kind::Fitted, by_host_standard.one_way(standard * long), cost),
-        check(host, Kind::Fitted, by_host.half_rtt(1.0) * 1e9, "the fixed part of the way"),
+        Check::fitted(host_jumbo, by_host.one_way(jumbo * long), packets),
+        Check::fitted(host_standard, by_host_standard.one_way(standard * long), packets),
+        Check::fitted(host, by_host.half_rtt(1.0) * 1e9, fixed),
     ];
     let of_card = vec![
-        check(offload_jumbo, Kind::Fitted, by_card.one_way(jumbo * long), "the cost of a byte"),
-        check(offload, Kind::Fitted, by_card.half_rtt(1.0) * 1e9, "the fixed part of the way"),
-        check(
-            gain,
-            Kind::Predicted,
-            offload_standard / by_host_standard.one_way(standard * long),
-            "the rate at MTU 9000, less what shorter frames take of the link",
-        ),
+        Check::fitted(offload_jumbo, by_card.one_way(jumbo * long), "the cost of a byte"),
+        Check::fitted(offload, by_card.half_rtt(1.0) * 1e9, fixed),
+        Check::predicted(gain, predicted, "the rate at MTU 9000, less what shorter frames take of the link"),
     ];
     vec![
         Machine { document: "toe", name: "host TCP/IP", pipeline: by_host, checks: of_host },
@@ -327,16 +297,14 @@ fn trapeze() -> Vec<Machine> {
 mod tests {
     use super::*;
 
-    fn checks() -> Vec<(&'static str, Check)> {
-        machines()
-            .into_iter()
-            .flat_map(|machine| machine.checks.into_iter().map(move |check| (machine.name, check)))
-            .collect()
+    fn checks(kind: Kind) -> Vec<(&'static str, Check)> {
+        let named = |machine: Machine| machine.checks.into_iter().map(move |check| (machine.name, check));
+        machines().into_iter().flat_map(named).filter(|(_, check)| check.kind == kind).collect()
     }
 
     #[test]
     fn the_models_meet_the_fitted_figures() {
-        let fitted: Vec<_> = checks().into_iter().filter(|(_, check)| check.kind == Kind::Fitted).collect();
+        let fitted = checks(Kind::Fitted);
         assert!(fitted.len() >= 20, "{}", fitted.len());
         for (name, check) in fitted {
             assert!(check.error().abs() < 0.005, "{name}, {}: {}", check.figure.row, check.error());
@@ -366,16 +334,12 @@ mod tests {
             ("Trapeze, TCP", "trapeze/latency/tcp", 0.2),
             ("Trapeze, TCP", "trapeze/latency/tcp", -0.6),
         ];
-        let predicted: Vec<_> =
-            checks().into_iter().filter(|(_, check)| check.kind == Kind::Predicted).collect();
-        let found: Vec<_> = predicted
-            .iter()
-            .map(|(name, check)| (*name, check.figure.row.as_str(), (check.error() * 1000.0).round() / 10.0))
-            .collect();
+        let found = checks(Kind::Predicted);
         assert_eq!(found.len(), expected.len(), "{found:?}");
-        for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!((found.0, found.1), (expected.0, expected.1));
-            assert!((found.2 - expected.2).abs() < 0.15, "{found:?}, not {expected:?}");
+        for ((name, check), expected) in found.iter().zip(expected) {
+            assert_eq!((*name, check.figure.row.as_str()), (expected.0, expected.1));
+            let error = (check.error() * 1000.0).round() / 10.0;
+            assert!((error - expected.2).abs() < 0.15, "{name}: {error}, not {expected:?}");
         }
     }
 

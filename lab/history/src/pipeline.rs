@@ -18,13 +18,8 @@ pub struct Stage {
 impl Stage {
     /// A stage that only moves bytes, with a separate rate for each direction.
     pub fn moving(name: &'static str, bytes_per_second: f64) -> Self {
-        Self {
-            name,
-            message_seconds: 0.0,
-            packet_seconds: 0.0,
-            bytes_per_second,
-            shared_bytes_per_second: None,
-        }
+        let (message_seconds, packet_seconds) = (0.0, 0.0);
+        Self { name, message_seconds, packet_seconds, bytes_per_second, shared_bytes_per_second: None }
     }
 
     /// How long a message of this many bytes in this many packets occupies it.
@@ -32,7 +27,7 @@ impl Stage {
         self.message_seconds + packets * self.packet_seconds + bytes / self.bytes_per_second
     }
 
-    /// The same for one message in each direction.
+    /// Likewise for one message in each direction.
     fn busy_both_ways_seconds(&self, bytes: f64, packets: f64) -> f64 {
         let one = self.busy_seconds(bytes, packets);
         self.shared_bytes_per_second.map_or(one, |shared| one.max(2.0 * bytes / shared))

@@ -23,7 +23,7 @@ macro_rules! levels {
         $then! {
             /// The message layer.
             Msg = "msg" [msg::Msg] Carrier {
-                links: || message_link::Link::ALL.iter().map(|link| (link.name(), link.about())).collect(),
+                links: message_link::Link::rows,
                 own_link: Some("shm"),
                 is_adaptive: true,
                 times_cacheline: true,

@@ -2,10 +2,10 @@
 
 use bywire_results::cell::{Cacheline, Cell, Unit};
 use bywire_results::level::MEMORY;
-use bywire_results::parameter::parameter;
+use bywire_results::parameter::{Waiting, parameter};
 use bywire_results::quantity;
 
-use crate::way::{Waiting, is_no_way};
+use crate::way::is_no_way;
 
 /// A ceiling that changed by more than this between its first and last measurement makes the session unstable.
 const DRIFT_SHARE_MAX: f64 = 0.05;
@@ -17,12 +17,11 @@ pub struct Ceilings<'a> {
     pub rows: Vec<Ceiling<'a>>,
 }
 
-/// One ceiling.
+/// One ceiling: its first measurement, and its last one.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceiling<'a> {
-    /// The first measurement.
     pub first: &'a Cell,
-    /// The last measurement, or the same cell if there is only one.
+    /// Equal to `first` if it was measured once.
     pub last: &'a Cell,
 }
 
@@ -35,8 +34,7 @@ impl Ceiling<'_> {
     /// Its test, size and parameters: `memcpy, 1 MiB, both cores`.
     pub fn name(&self) -> String {
         let mut parts = vec![self.first.test.clone()];
-        parts.extend(self.first.size_bytes.map(quantity::size));
-        parts.extend(chosen(self.first));
+        parts.extend(self.first.size_bytes.map(quantity::size).into_iter().chain(chosen(self.first)));
         parts.join(", ")
     }
 
@@ -52,20 +50,16 @@ impl Ceiling<'_> {
 }
 
 impl<'a> Ceilings<'a> {
-    /// From the `memory` cells of a session.
     pub fn of(cells: &'a [Cell]) -> Self {
         let mut rows: Vec<Ceiling> = Vec::new();
+        let identity = |cell: &'a Cell| (&cell.test, cell.size_bytes, &cell.between, chosen(cell));
         for cell in cells.iter().filter(|cell| cell.level == MEMORY) {
-            let same = |row: &&mut Ceiling| {
-                let first = row.first;
-                (&first.test, first.size_bytes, &first.between, chosen(first))
-                    == (&cell.test, cell.size_bytes, &cell.between, chosen(cell))
-            };
-            match rows.iter_mut().find(same) {
+            match rows.iter_mut().find(|row| identity(row.first) == identity(cell)) {
                 Some(row) => row.last = cell,
                 None => rows.push(Ceiling { first: cell, last: cell }),
             }
         }
+        let place = |test: &str| ORDER.iter().position(|name| *name == test).unwrap_or(ORDER.len());
         rows.sort_by_key(|row| (place(&row.first.test), row.first.size_bytes, chosen(row.first)));
         Self { rows }
     }
@@ -81,20 +75,15 @@ impl<'a> Ceilings<'a> {
         floors.map(Ceiling::value).min_by(f64::total_cmp)
     }
 
-    /// The limit for a way of waiting, with its name: a cache line for ends that poll at least for a while, and the
-    /// kernel's hand-over for ends that sleep.
-    pub fn floor_of(&self, waiting: Waiting) -> Option<(&'static str, f64)> {
-        match waiting {
-            Waiting::Polling | Waiting::Adaptive => Some(("cache line", self.half_rtt_floor()?)),
-            Waiting::Sleeping => Some(("hand-off", self.wake_floor()?)),
+    /// The limit for a cell, with its name: a cache line for ends that poll at least for a while, and the kernel's
+    /// hand-over for ends that sleep. The line's time is that beside the cell, if known, because a virtual machine's cores
+    /// may move apart between two cells.
+    pub fn floor_beside(&self, cell: &Cell) -> Option<(&'static str, f64)> {
+        if cell.waiting() == Waiting::Sleeping {
+            return Some(("hand-off", self.wake_floor()?));
         }
-    }
-
-    /// The floor at the time of a cell, if known. A virtual machine's cores may move apart between two cells.
-    pub fn floor_beside(&self, cell: &Cell, waiting: Waiting) -> Option<(&'static str, f64)> {
-        let own = cell.cacheline.filter(|_| waiting != Waiting::Sleeping);
         let mean = |line: Cacheline| f64::midpoint(line.before_ns, line.after_ns.unwrap_or(line.before_ns));
-        own.map(|line| ("cache line", mean(line))).or_else(|| self.floor_of(waiting))
+        Some(("cache line", cell.cacheline.map(mean).or_else(|| self.half_rtt_floor())?))
     }
 
     /// The ceiling of a one-way rate: one core's write, copy and sum, at the length nearest to `size_bytes`.
@@ -113,12 +102,10 @@ impl<'a> Ceilings<'a> {
 
     /// Rates by size of one `memory` test, for a curve in the plots.
     pub fn curve(&self, test: &str) -> Vec<(u64, f64)> {
-        let mut points: Vec<_> = self
-            .of_test(test)
-            .filter(|row| row.first.unit == Unit::BytesPerSecond)
-            .filter(|row| !row.first.parameters.is_on("both-cores"))
-            .filter_map(|row| Some((row.first.size_bytes?, row.value())))
-            .collect();
+        let is_rate =
+            |first: &Cell| first.unit == Unit::BytesPerSecond && !first.parameters.is_on("both-cores");
+        let rows = self.of_test(test).filter(|row| is_rate(row.first));
+        let mut points: Vec<_> = rows.filter_map(|row| Some((row.first.size_bytes?, row.value()))).collect();
         points.sort_by_key(|point| point.0);
         points
     }
@@ -131,10 +118,6 @@ impl<'a> Ceilings<'a> {
 /// The order of the tests in the table: hand-overs first, then rates.
 const ORDER: [&str; 9] =
     ["cacheline", "futex", "pipe", "syscall", "touched", "memcpy", "read", "write", "readwrite"];
-
-fn place(test: &str) -> usize {
-    ORDER.iter().position(|name| *name == test).unwrap_or(ORDER.len())
-}
 
 /// The options of a cell, without those of the measuring time.
 fn chosen(cell: &Cell) -> Vec<String> {

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::level::DATAGRAM_BYTES_MAX;
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity::{self, TOO_FEW_PAIRS};
 
 use crate::disturbed_cells::is_disturbed;
-use crate::way::{Waiting, Way};
+use crate::way::Way;
 
 /// Parameters that change the question: a figure and its rival must agree in them.
 const OF_THE_QUESTION: [&str; 3] = ["epoll", "load", "untouched"];
@@ -22,13 +23,12 @@ const WIDE: f64 = 1.5;
 pub struct Question {
     /// The test whose cells have it.
     pub test: &'static str,
-    /// Its title, before ` of 8 bytes`.
+    /// Its title, before `, 8 bytes`.
     title: &'static str,
     /// Which values are better, for a heading.
     pub better: &'static str,
     /// The preferred length, if as many ways were measured at it as at any other.
     usual_bytes: u64,
-    less_is_better: bool,
     /// The unit of work that CPU is divided by. Absent if the figure is CPU time itself.
     pub cost: Option<&'static str>,
 }
@@ -38,47 +38,18 @@ pub const DISTURBED: &str = "disturbed";
 
 /// The questions, in the order of the tables.
 pub const QUESTIONS: [Question; 5] = [
-    Question {
-        test: "latency",
-        title: "Half-RTT",
-        better: "shorter is better",
-        usual_bytes: 8,
-        less_is_better: true,
-        cost: Some(ROUND_TRIP),
-    },
-    Question {
-        test: "stream",
-        title: "One-way rate",
-        better: "higher is better",
-        usual_bytes: 64 << 10,
-        less_is_better: false,
-        cost: Some(KILOBYTE),
-    },
-    Question {
-        test: "rr",
-        title: "Transactions per second",
-        better: "more is better",
-        usual_bytes: 1,
-        less_is_better: false,
-        cost: Some(ROUND_TRIP),
-    },
-    Question {
-        test: "bidir",
-        title: "Two-way rate",
-        better: "higher is better",
-        usual_bytes: 64 << 10,
-        less_is_better: false,
-        cost: Some(KILOBYTE),
-    },
-    Question {
-        test: "overhead",
-        title: "CPU of a message at both ends",
-        better: "less is better",
-        usual_bytes: 8,
-        less_is_better: true,
-        cost: None,
-    },
+    question(["latency", "Half-RTT", "shorter is better"], 8, Some(ROUND_TRIP)),
+    question(["stream", "One-way rate", "higher is better"], 64 << 10, Some(KILOBYTE)),
+    question(["rr", "Transactions per second", "more is better"], 1, Some(ROUND_TRIP)),
+    question(["bidir", "Two-way rate", "higher is better"], 64 << 10, Some(KILOBYTE)),
+    question(["overhead", "CPU of a message at both ends", "less is better"], 8, None),
 ];
+
+type Text = &'static str;
+
+const fn question([test, title, better]: [Text; 3], usual_bytes: u64, cost: Option<Text>) -> Question {
+    Question { test, title, better, usual_bytes, cost }
+}
 
 const ROUND_TRIP: &str = "round trip";
 const KILOBYTE: &str = "KB";
@@ -86,7 +57,6 @@ const KILOBYTE: &str = "KB";
 /// One question, with the answer of every way that was measured.
 #[derive(Clone, Debug)]
 pub struct Comparison<'a> {
-    /// The question.
     pub question: &'static Question,
     /// The length at which ways are compared. Absent if the cells have none.
     pub size_bytes: Option<u64>,
@@ -101,16 +71,14 @@ pub struct Comparison<'a> {
 pub struct Row<'a> {
     /// The way with its default of waiting, unless only others were measured.
     pub usual: Entry<'a>,
-    /// The same way with other kinds of waiting.
+    /// This way with other kinds of waiting.
     pub others: Vec<Entry<'a>>,
 }
 
 /// One figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The way.
     pub way: &'a Way<'a>,
-    /// The cell of the figure.
     pub cell: &'a Cell,
     /// Its ratio to the rival.
     pub times: Times,
@@ -123,9 +91,7 @@ pub enum Times {
     Better(f64, [f64; 2]),
     /// It is the rival itself.
     Rival,
-    /// The cell was disturbed.
     Disturbed,
-    /// The rival's cell was disturbed.
     RivalDisturbed,
     /// It was measured at another length than the others.
     OtherLength,
@@ -140,41 +106,33 @@ pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
     QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways)).collect()
 }
 
+/// The comparison of one test, if it was run.
+pub fn of_test<'c, 'a>(comparisons: &'c [Comparison<'a>], test: &str) -> Option<&'c Comparison<'a>> {
+    comparisons.iter().find(|comparison| comparison.question.test == test)
+}
+
 impl Question {
-    /// Its title, with the length.
-    pub fn title(&self, size_bytes: Option<u64>) -> String {
-        let size = size_bytes.map(|bytes| format!(", {}", length(bytes))).unwrap_or_default();
-        format!("{}{size}", self.title)
-    }
-
-    fn beats(&self, value: f64, other: f64) -> bool {
-        if self.less_is_better { value < other } else { value > other }
-    }
-
-    /// The ratio of `own` to `rival`, as a number above 1 if `own` is better. The ends of both 95 % intervals give its
-    /// interval, which contains the true ratio in at least 90 of 100 cases.
-    fn times(&self, own: &Cell, rival: &Cell) -> Times {
-        let Some(([own_low, own_high], [rival_low, rival_high])) = own.ci95.zip(rival.ci95) else {
-            return Times::TooFewPairs;
-        };
-        match self.less_is_better {
-            true => Times::Better(rival.value / own.value, [rival_low / own_high, rival_high / own_low]),
-            false => Times::Better(own.value / rival.value, [own_low / rival_high, own_high / rival_low]),
+    /// The length at which most ways were measured.
+    fn shared_length(&self, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64> {
+        let mut counts = BTreeMap::<u64, usize>::new();
+        for size in ways.iter().flat_map(|(_, cells)| cells).filter_map(|cell| cell.size_bytes) {
+            *counts.entry(rounded(size)).or_default() += 1;
         }
+        let rank = |(size, count): &(u64, usize)| (Reverse(*count), size.abs_diff(self.usual_bytes));
+        counts.into_iter().min_by_key(rank).map(|(size, _)| size)
     }
 }
 
 impl<'a> Comparison<'a> {
     fn of(question: &'static Question, ways: &'a [Way<'a>]) -> Option<Self> {
-        let cells: Vec<(&Way, Vec<&Cell>)> = ways
-            .iter()
-            .map(|way| (way, way.by_size(question.test)))
-            .filter(|(_, cells)| !cells.is_empty())
-            .collect();
-        let size_bytes = shared_length(question, &cells);
+        let cells: Vec<(&Way, Vec<&Cell>)> =
+            ways.iter().map(|way| (way, way.by_size(question.test))).collect();
+        let size_bytes = question.shared_length(&cells);
+        let wanted = size_bytes.unwrap_or(question.usual_bytes);
+        let distance = |cell: &&Cell| cell.size_bytes.map_or(0, |size| rounded(size).abs_diff(wanted));
         let mut rows: Vec<Row> = Vec::new();
-        for (way, cells) in &cells {
-            let Some(cell) = nearest(question, cells, size_bytes) else { continue };
+        for (way, cells) in cells {
+            let Some(cell) = cells.into_iter().min_by_key(distance) else { continue };
             let entry = Entry { way, cell, times: Times::Nobody };
             match rows.iter_mut().find(|row| row.usual.way.is_same_place(way)) {
                 // Ways are in order, so the default is there already.
@@ -183,13 +141,19 @@ impl<'a> Comparison<'a> {
             }
         }
         let rival = rival_of(&rows).map(|row| called(row.usual.way).to_owned());
-        let told: Vec<Row> = rows.iter().map(|row| row.compared(question, size_bytes, &rows)).collect();
+        let told: Vec<Row> = rows.iter().map(|row| row.compared(size_bytes, &rows)).collect();
         (!told.is_empty()).then_some(Self { question, size_bytes, rival, rows: told })
     }
 
     /// Its title, with its length.
     pub fn title(&self) -> String {
-        self.question.title(self.size_bytes)
+        let size = self.size_bytes.map(|bytes| format!(", {}", length(bytes))).unwrap_or_default();
+        format!("{}{size}", self.question.title)
+    }
+
+    /// The heading of the ratios: `× the kernel's TCP`.
+    pub fn against(&self) -> String {
+        self.rival.as_ref().map_or("×".to_owned(), |rival| format!("× {rival}"))
     }
 
     /// The best usable way at the question's length.
@@ -199,18 +163,15 @@ impl<'a> Comparison<'a> {
 
     /// The best disturbed way at the question's length, if its figure is better than that of the best usable one.
     pub fn best_disturbed(&self) -> Option<&Row<'a>> {
-        let usable = self.best()?.usual.cell.value;
+        let usable = self.best()?;
         let is_asked = |row: &Row| row.usual.cell.size_bytes.map(rounded) == self.size_bytes;
-        let best = self.best_of(|row| row.usual.times == Times::Disturbed && is_asked(row))?;
-        self.question.beats(best.usual.cell.value, usable).then_some(best)
+        let best = self.best_of(|row| row.usual.times == Times::Disturbed && is_asked(row));
+        best.filter(|best| best.beats(usable))
     }
 
     fn best_of(&self, is_such: impl Fn(&Row) -> bool) -> Option<&Row<'a>> {
-        let better = |one: &'_ Row<'a>, other: &'_ Row<'a>| {
-            self.question.beats(other.usual.cell.value, one.usual.cell.value)
-        };
         let such = self.rows.iter().filter(|row| is_such(row));
-        such.reduce(|one, other| if better(one, other) { other } else { one })
+        such.reduce(|one, other| if other.beats(one) { other } else { one })
     }
 
     /// The CPU of both ends and of the carrying processes for one unit of work.
@@ -229,7 +190,12 @@ impl<'a> Row<'a> {
         std::iter::once(&self.usual).chain(&self.others)
     }
 
-    fn compared(&self, question: &Question, size_bytes: Option<u64>, rows: &[Row<'a>]) -> Self {
+    fn beats(&self, other: &Self) -> bool {
+        let (own, other) = (self.usual.cell, other.usual.cell);
+        if own.unit.less_is_better() { own.value < other.value } else { own.value > other.value }
+    }
+
+    fn compared(&self, size_bytes: Option<u64>, rows: &[Row<'a>]) -> Self {
         let asked = |row: &Row<'a>| {
             let of = |name: &str| row.usual.cell.parameters.get(name).cloned();
             let way = row.usual.way;
@@ -239,7 +205,7 @@ impl<'a> Row<'a> {
         let rival = rival_of(&own);
         let told = |entry: &Entry<'a>| {
             let rival = rival.and_then(|rival| rival.waiting_like(entry.way.waiting));
-            Entry { times: times(question, size_bytes, entry, rival), ..*entry }
+            Entry { times: Times::of(size_bytes, entry, rival), ..*entry }
         };
         Self { usual: told(&self.usual), others: self.others.iter().map(told).collect() }
     }
@@ -249,19 +215,6 @@ impl<'a> Row<'a> {
         let same = self.entries().find(|entry| entry.way.waiting == waiting);
         let default = Some(&self.usual).filter(|entry| entry.way.waiting == Waiting::Sleeping);
         same.or(default.filter(|_| waiting == Waiting::Adaptive))
-    }
-}
-
-fn times(question: &Question, size_bytes: Option<u64>, entry: &Entry, rival: Option<&Entry>) -> Times {
-    let is_asked = |cell: &Cell| cell.size_bytes.map(rounded) == size_bytes;
-    match rival {
-        _ if is_disturbed(entry.cell) => Times::Disturbed,
-        _ if !is_asked(entry.cell) => Times::OtherLength,
-        Some(rival) if std::ptr::eq(rival.cell, entry.cell) => Times::Rival,
-        Some(rival) if !is_asked(rival.cell) => Times::Nobody,
-        Some(rival) if is_disturbed(rival.cell) => Times::RivalDisturbed,
-        Some(rival) => question.times(entry.cell, rival.cell),
-        None => Times::Nobody,
     }
 }
 
@@ -275,27 +228,6 @@ fn rival_of<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
     };
     let tcp = of("tcp", Some("loopback")).or_else(|| of("tcp", None));
     tcp.or_else(|| of("eth", Some("veth"))).or_else(|| of("unix", None)).or_else(|| of("udp", None))
-}
-
-/// The length at which most ways were measured.
-fn shared_length(question: &Question, ways: &[(&Way, Vec<&Cell>)]) -> Option<u64> {
-    let mut counts = BTreeMap::<u64, usize>::new();
-    for (_, cells) in ways {
-        cells
-            .iter()
-            .filter_map(|cell| cell.size_bytes)
-            .for_each(|size| *counts.entry(rounded(size)).or_default() += 1);
-    }
-    let (size, _) = counts
-        .into_iter()
-        .min_by_key(|(size, count)| (Reverse(*count), size.abs_diff(question.usual_bytes)))?;
-    Some(size)
-}
-
-/// A way's cell of that length, or of the nearest.
-fn nearest<'a>(question: &Question, cells: &[&'a Cell], size_bytes: Option<u64>) -> Option<&'a Cell> {
-    let wanted = size_bytes.unwrap_or(question.usual_bytes);
-    cells.iter().copied().min_by_key(|cell| cell.size_bytes.map_or(0, |size| rounded(size).abs_diff(wanted)))
 }
 
 /// The longest datagram counts as 64 KiB. 29 bytes of that are its headers.
@@ -322,13 +254,39 @@ fn busy_us_per_kb(cell: &Cell) -> Option<f64> {
 impl Entry<'_> {
     /// The figure, with its length if that is not the question's.
     pub fn value(&self, size_bytes: Option<u64>) -> String {
-        let other = self.cell.size_bytes.filter(|size| Some(*size) != size_bytes);
-        let at = other.map(|size| format!(" at {}", quantity::size(size))).unwrap_or_default();
-        quantity::value(self.cell.value, self.cell.unit) + &at
+        quantity::of_cell(self.cell) + &quantity::size_after(" at ", self.other_size(size_bytes))
+    }
+
+    /// Its length if that is not the question's.
+    pub fn other_size(&self, size_bytes: Option<u64>) -> Option<u64> {
+        self.cell.size_bytes.filter(|size| Some(*size) != size_bytes)
     }
 }
 
 impl Times {
+    fn of(size_bytes: Option<u64>, entry: &Entry, rival: Option<&Entry>) -> Self {
+        let is_asked = |cell: &Cell| cell.size_bytes.map(rounded) == size_bytes;
+        match rival {
+            _ if is_disturbed(entry.cell) => Self::Disturbed,
+            _ if !is_asked(entry.cell) => Self::OtherLength,
+            Some(rival) if std::ptr::eq(rival.cell, entry.cell) => Self::Rival,
+            Some(rival) if !is_asked(rival.cell) => Self::Nobody,
+            Some(rival) if is_disturbed(rival.cell) => Self::RivalDisturbed,
+            Some(rival) => Self::ratio(entry.cell, rival.cell),
+            None => Self::Nobody,
+        }
+    }
+
+    /// The ratio of `own` to `rival`, as a number above 1 if `own` is better. The ends of both 95 % intervals give its
+    /// interval, which contains the true ratio in at least 90 of 100 cases.
+    fn ratio(own: &Cell, rival: &Cell) -> Self {
+        let Some(bounds) = own.ci95.zip(rival.ci95) else { return Self::TooFewPairs };
+        let less_is_better = own.unit.less_is_better();
+        let (above, below) = if less_is_better { (rival, own) } else { (own, rival) };
+        let ([low, high], [lower, upper]) = if less_is_better { (bounds.1, bounds.0) } else { bounds };
+        Self::Better(above.value / below.value, [low / upper, high / lower])
+    }
+
     /// `276×`, with its interval if that is wide, or the reason why there is none.
     pub fn text(self) -> String {
         match self {
@@ -347,20 +305,14 @@ impl Times {
 
     /// `276×`, or the reason why there is none.
     pub fn factor(self) -> String {
-        match self {
-            Self::Better(factor, _) => quantity::factor(factor),
-            other => other.text(),
-        }
+        if let Self::Better(factor, _) = self { quantity::factor(factor) } else { self.text() }
     }
 
     /// The interval in words, or an empty text.
     pub fn interval(self) -> Option<String> {
-        match self {
-            Self::Better(_, [low, high]) => {
-                Some(format!("{} to {}", quantity::digits(low), quantity::digits(high)))
-            }
-            _ => None,
-        }
+        let Self::Better(_, bounds) = self else { return None };
+        let [low, high] = bounds.map(quantity::digits);
+        Some(format!("{low} to {high}"))
     }
 
     /// The interval in words if it is wide.

@@ -10,9 +10,8 @@ const DISTURBED_SHARE_MAX: f64 = 0.1;
 /// The disturbed part of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
-    /// All blocks of cells whose processes do not share cores.
+    /// The number of blocks of cells whose processes do not share cores.
     pub blocks: usize,
-    /// The disturbed ones of these blocks.
     pub disturbed_blocks: usize,
     /// The number of those cells.
     pub cells: usize,
@@ -33,7 +32,6 @@ impl Disturbance {
         disturbance
     }
 
-    /// The share of disturbed blocks.
     pub fn disturbed_share(self) -> f64 {
         self.disturbed_blocks as f64 / self.blocks.max(1) as f64
     }

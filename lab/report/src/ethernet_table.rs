@@ -23,7 +23,7 @@ pub fn row_of(cells: &[&Cell], entries: Vec<String>) -> Row {
 /// The number of columns that name a row.
 pub const NAMING: usize = 3;
 
-/// The tables of a session's `eth` cells, if it has any.
+/// The tables of a session's `eth` cells.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let of = |test: &str| -> Vec<&Cell> {
         let cells = cells.iter().filter(|cell| cell.level == ethernet::LEVEL && cell.test == test);
@@ -35,18 +35,17 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         about: "Received and sent: 10⁶ bits per second over all blocks together, as netperf counts them. CPU: the share of a \
                 core that the threads of each end took, and the processes that carry the frames. Demand: that CPU time for \
                 each KB of 1,024 bytes, sent at the source, received at the target.",
-        columns: columns(&["message", "received", "sent"], "µs/KB"),
+        columns: columns_of_cpu(["message", "received", "sent"], "µs/KB"),
         rows: of("stream").into_iter().map(stream).collect(),
     };
     let transactions = Table {
         title: "Transactions over Ethernet".to_owned(),
         about: "One request and its response at a time. Half-RTT: half a second divided by the transactions per second, as in \
                 the GM document. Demand: CPU time for each transaction.",
-        columns: columns(&["request", "per second", "half-RTT"], "µs"),
+        columns: columns_of_cpu(["request", "per second", "half-RTT"], "µs"),
         rows: of("rr").into_iter().map(transaction).collect(),
     };
-    let tables = [vec![streams, transactions], half_rtts(&of("latency"))].concat();
-    tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
+    [vec![streams, transactions], half_rtts(&of("latency"))].concat()
 }
 
 /// The order of cells: by protocol, length and MTU, then by link. The usual settings come first.
@@ -97,42 +96,37 @@ fn naming(cell: &Cell) -> [String; NAMING] {
     [words.join(", "), text(cell, "protocol").to_uppercase(), number(cell, "mtu").to_string()]
 }
 
-fn columns(own: &[&str], demand: &str) -> Vec<Column> {
+fn columns(own: impl IntoIterator<Item = String>) -> Vec<Column> {
+    let naming: [String; NAMING] = ["carried by", "protocol", "MTU"].map(str::to_owned);
+    Column::named(NAMING, naming.into_iter().chain(own))
+}
+
+fn columns_of_cpu(own: [&str; 3], demand: &str) -> Vec<Column> {
     let ends = ["source", "target", "carriers"];
-    let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
-    let own = own.iter().map(ToString::to_string);
-    let cpu = ends.map(|end| format!("CPU {end}"));
-    let demand = ends.map(|end| format!("{demand} {end}"));
-    Column::named(NAMING, naming.into_iter().chain(own).chain(cpu).chain(demand))
+    let (cpu, demand) = (ends.map(|end| format!("CPU {end}")), ends.map(|end| format!("{demand} {end}")));
+    columns(own.map(str::to_owned).into_iter().chain(cpu).chain(demand))
 }
 
 fn stream(cell: &Cell) -> Row {
     let megabits =
         |name: &str| cell.details.number(name).map(|rate| format!("{:.0}", rate * 8e-6)).unwrap_or_default();
-    let own = [
-        cell.size_bytes.map(quantity::size).unwrap_or_default(),
-        megabits("received_bytes_per_second"),
-        megabits("sent_bytes_per_second"),
-    ];
-    row(cell, own, |end| end.service_demand_us_per_kb)
+    let rates = [megabits("received_bytes_per_second"), megabits("sent_bytes_per_second")];
+    row(cell, rates, |end| end.service_demand_us_per_kb)
 }
 
 fn transaction(cell: &Cell) -> Row {
-    let own = [
-        cell.size_bytes.map(quantity::size).unwrap_or_default(),
-        format!("{:.0}", cell.value),
-        quantity::duration(0.5e9 / cell.value),
-    ];
+    let own = [format!("{:.0}", cell.value), quantity::duration(0.5e9 / cell.value)];
     row(cell, own, |end| end.service_demand_us_per_transaction)
 }
 
-fn row(cell: &Cell, own: [String; 3], demand: fn(&CpuEnd) -> Option<f64>) -> Row {
+fn row(cell: &Cell, own: [String; 2], demand: fn(&CpuEnd) -> Option<f64>) -> Row {
     let ends = [Some(&cell.cpu.source), Some(&cell.cpu.target), cell.cpu.carriers.as_ref()];
-    let share = |end: &Option<&CpuEnd>| end.and_then(|end| end.attributed).map(quantity::percent);
-    let demand = |end: &Option<&CpuEnd>| end.and_then(demand).map(quantity::digits);
-    let shares = ends.iter().map(|end| share(end).unwrap_or_default());
-    let demands = ends.iter().map(|end| demand(end).unwrap_or_default());
-    row_of(&[cell], naming(cell).into_iter().chain(own).chain(shares).chain(demands).collect())
+    let shares =
+        ends.map(|end| end.and_then(|end| end.attributed).map(quantity::percent).unwrap_or_default());
+    let demands = ends.map(|end| end.and_then(demand).map(quantity::digits).unwrap_or_default());
+    let size = cell.size_bytes.map(quantity::size).unwrap_or_default();
+    let naming = naming(cell).into_iter().chain([size]).chain(own);
+    row_of(&[cell], naming.chain(shares).chain(demands).collect())
 }
 
 /// A row for each link and a column for each length, as in Duke's and Lyon's tables.
@@ -146,8 +140,7 @@ fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
             let (protocol, _, mtu_bytes, link, manner) = place(cell);
             let key = (protocol, mtu_bytes, link, manner);
             let row = ways.entry(key).or_insert_with(|| {
-                let entries = naming(cell).into_iter().chain(lengths.iter().map(|_| String::new()));
-                Row::of::<String>(entries)
+                Row::of(naming(cell).into_iter().chain(lengths.iter().map(|_| String::new())))
             });
             row.is_disturbed |= is_disturbed(cell);
             let column = lengths.iter().position(|length| cell.size_bytes == Some(*length));
@@ -155,14 +148,10 @@ fn half_rtts(cells: &[&Cell]) -> Vec<Table> {
                 *entry = quantity::duration(cell.value).into();
             }
         }
-        let naming = ["carried by", "protocol", "MTU"].map(str::to_owned);
         Table {
             title: "Half-RTT over Ethernet, by length".to_owned(),
             about: "Medians of single round trips, halved.",
-            columns: Column::named(
-                NAMING,
-                naming.into_iter().chain(lengths.iter().map(|length| quantity::size(*length))),
-            ),
+            columns: columns(lengths.iter().map(|length| quantity::size(*length))),
             rows: ways.into_values().collect(),
         }
     };

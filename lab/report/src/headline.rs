@@ -6,43 +6,34 @@ use maud::{Markup, html};
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row, Times};
-use crate::picture;
+use crate::digest::Digest;
 use crate::plot::data::Plot;
 use crate::plot::section;
-use crate::summary;
 use crate::table::{self, Column, Table, scroll_groups};
 use crate::verdict::Verdict;
-use crate::way::{Waiting, Way};
-use crate::way_figures::{NHalf, WayFigures};
+use crate::way::{NHalf, Way};
+use crate::{picture, summary};
 
 /// The head of a page. `name` makes the identifiers of its parts.
-pub fn section(
-    session: &Session,
-    ways: &[Way],
-    ceilings: &Ceilings,
-    comparisons: &[Comparison],
-    ladder: &[&Plot],
-    name: &dyn Fn(&str) -> String,
-) -> Markup {
-    let verdict = Verdict::of(session, comparisons, ceilings);
-    let figures = WayFigures::of(ways);
+pub fn section(digest: &Digest, ladder: &[&Plot], name: &dyn Fn(&str) -> String) -> Markup {
+    let Digest { session, ways, ceilings, comparisons, verdict } = digest;
     html! {
         section id=(name("answer")) class=[verdict.is_unusable.then_some("all-unusable")] {
             @for alarm in &verdict.alarms { p.alarm role="alert" { (alarm) } }
             @for sentence in &verdict.sentences { p.verdict { (unbroken(sentence)) } }
-            @if !verdict.alarms.is_empty() { (next(&verdict)) }
+            @if !verdict.alarms.is_empty() { (next(verdict)) }
             @if !ladder.is_empty() {
                 div.ladder id=(name("ladder")) { @for plot in ladder { (section::of_plot(plot, &name(plot.id))) } }
             }
             @for note in &verdict.notes { p.warning role="note" { (note) } }
-            @if verdict.alarms.is_empty() { (next(&verdict)) }
+            @if verdict.alarms.is_empty() { (next(verdict)) }
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
                 p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
-                    (way_table(&figures, ceilings))
+                    (way_table(ways, ceilings))
                     p.about { "Shares are of what memory allows here. For one way that is " i { "touched" } ": one core writes, copies and sums at the nearest length. For two ways it is " i { "readwrite" } ": memory read plus memory written. N½ is measured by a sweep of its own, or read off the curve of the rates below. CPU is that of both ends and of the carrying processes." }
                 }
                 (shared(session, name))
@@ -135,57 +126,41 @@ fn unbroken(text: &str) -> String {
     whole
 }
 
-fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> Markup {
-    let floor = |cell: Option<&Cell>| {
-        let cell = cell?;
-        let (name, floor) = ceilings.floor_beside(cell, Waiting::of(cell))?;
-        Some(format!("{} {name}", quantity::factor(cell.value / floor)))
+fn way_table(ways: &[Way], ceilings: &Ceilings) -> Markup {
+    let shown =
+        |cell: &Cell| table::Entry::from(quantity::of_cell(cell)).note(cell.size_bytes.map(quantity::size));
+    let share = |cell: &Cell, ceiling: Option<f64>, name: &str| {
+        let share = ceiling.map(|ceiling| format!("{} of {name}", quantity::percent(cell.value / ceiling)));
+        shown(cell).note(share)
     };
-    let shown = |cell: Option<&Cell>, ratio: Option<String>| {
-        let Some(cell) = cell else { return table::Entry::default() };
-        let value = table::Entry::from(quantity::value(cell.value, cell.unit));
-        value.note(cell.size_bytes.map(quantity::size)).note(ratio)
+    let half_rtt = |cell: &Cell| {
+        let floor = ceilings.floor_beside(cell);
+        let floor = floor.map(|(name, floor)| format!("{} {name}", quantity::factor(cell.value / floor)));
+        shown(cell).note(floor)
     };
-    let time = |us: Option<f64>| table::Entry::from(us.map(|us| quantity::duration(us * 1e3)));
     let n_half = |n_half: NHalf| {
         let from = if n_half.swept { "by its sweep" } else { "off the curve" };
         table::Entry::from(format!("{:.0} B", n_half.bytes)).note(Some(from.to_owned()))
     };
-    let touched = |cell: &Cell| ceilings.one_way(cell.size_bytes.unwrap_or(0));
-    let rows = figures.iter().map(|row| {
-        table::Row::of([
-            table::Entry::from(row.way.label.as_str()).note(Some(waiting(row).to_owned())),
-            shown(row.half_rtt, floor(row.half_rtt)),
-            shown(row.one_way, share_of(row.one_way, "touched", touched)),
-            row.n_half.map(n_half).unwrap_or_default(),
-            shown(row.two_way, share_of(row.two_way, "readwrite", |_| ceilings.two_way())),
-            shown(row.transactions, None),
-            shown(row.overhead, None),
-            time(row.cpu_us_per_kb()),
-            time(row.cpu_us_per_transaction()),
-        ])
+    let one_way = |cell: &Cell| share(cell, ceilings.one_way(cell.size_bytes.unwrap_or(0)), "touched");
+    let time = |us: f64| quantity::duration(us * 1e3).into();
+    let rows = ways.iter().map(|way| {
+        // How it waits, unless its name includes that.
+        let waiting = Some(way.waiting.name()).filter(|waiting| !way.label.contains(*waiting));
+        let entries = [
+            Some(table::Entry::from(way.label.clone()).note(waiting.map(str::to_owned))),
+            way.short("latency").map(half_rtt),
+            way.highest("stream").map(one_way),
+            way.n_half().map(n_half),
+            way.highest("bidir").map(|cell| share(cell, ceilings.two_way(), "readwrite")),
+            way.short("rr").map(shown),
+            way.short("overhead").map(shown),
+            way.cpu_us_per_kb().map(time),
+            way.cpu_us_per_transaction().map(time),
+        ];
+        table::Row::of(entries.map(Option::unwrap_or_default))
     });
-    let columns = [
-        "way",
-        "half-RTT, short",
-        "one-way rate",
-        "N½",
-        "two-way rate",
-        "transactions",
-        "CPU / message",
-        "CPU / KB",
-        "CPU / transaction",
-    ];
+    let performance = ["way", "half-RTT, short", "one-way rate", "N½", "two-way rate", "transactions"];
+    let columns = performance.into_iter().chain(["CPU / message", "CPU / KB", "CPU / transaction"]);
     Table::new("What each level delivers", Column::named(1, columns), rows.collect()).html()
-}
-
-/// How a way waits, unless its name includes it.
-fn waiting(row: &WayFigures) -> &'static str {
-    let name = row.way.waiting.name();
-    if row.way.label.contains(name) { "" } else { name }
-}
-
-fn share_of(cell: Option<&Cell>, name: &str, ceiling: impl Fn(&Cell) -> Option<f64>) -> Option<String> {
-    let cell = cell?;
-    Some(format!("{} of {name}", quantity::percent(cell.value / ceiling(cell)?)))
 }

@@ -6,27 +6,25 @@
 
 mod ceiling;
 mod comparison;
+mod digest;
 mod disturbed_cells;
-mod encryption_table;
 mod ethernet_table;
 mod export;
 mod headline;
-mod historic_figures;
 mod history;
-mod machine;
+mod level_tables;
 pub mod merged;
 mod model;
 pub mod netperf;
 mod page;
+mod pair_tables;
 mod picture;
 mod plot;
-mod sockets_table;
 mod summary;
 pub mod table;
 mod text;
 mod verdict;
 mod way;
-mod way_figures;
 mod web_table;
 
 pub use export::{File, drawings, files, files_of_presets, tables};

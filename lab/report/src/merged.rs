@@ -86,10 +86,6 @@ fn joined(sessions: Vec<(&str, &Session)>) -> Session {
         let reason = CEILINGS_ELSEWHERE.to_owned();
         whole.absent.insert(0, Absence { level: MEMORY.to_owned(), test: None, reason });
     }
-    Session {
-        schema: first.schema.clone(),
-        preset: presets.join(", "),
-        started: first.started.clone(),
-        ..whole
-    }
+    let (schema, started) = (first.schema.clone(), first.started.clone());
+    Session { schema, preset: presets.join(", "), started, ..whole }
 }

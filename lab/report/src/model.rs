@@ -1,6 +1,6 @@
 //! The graphs of the source documents, redrawn by models of their machines.
 
-use bywire_history::{Kind, Machine, Pipeline, machines};
+use bywire_history::{Check, Kind, Machine, Pipeline, machines};
 use bywire_results::quantity;
 use maud::{Markup, html};
 
@@ -9,81 +9,40 @@ use crate::plot::section;
 use crate::table::{self, Column, Table};
 
 /// Points of a curve for each doubling of the length.
-const POINTS_PER_DOUBLING: u32 = 4;
+const POINTS_PER_DOUBLING: f64 = 4.0;
 
 /// The number of packet boundaries whose two sides are among the points.
 const EDGES: u32 = 8;
 
-/// A graph of a document.
-struct Graph {
-    id: &'static str,
-    document: &'static str,
-    title: &'static str,
-    /// The test whose printed figures belong on it.
-    test: &'static str,
-    to_bytes: f64,
-    axis: Axis,
-    value: fn(&Pipeline, f64) -> f64,
-}
+/// A graph of a document: its name, whose second word is the document, its title, the test whose printed figures belong on
+/// it, and the value of its curves in the unit of that test.
+struct Graph(&'static str, &'static str, &'static str, fn(&Pipeline, f64) -> f64);
 
 const GRAPHS: [Graph; 6] = [
-    Graph {
-        id: "model-gm-one-way",
-        document: "gm",
-        title: "GM, 2005, as a model: one-way rate",
-        test: "stream",
-        to_bytes: 1048576.0,
-        axis: Axis::RATE,
-        value: Pipeline::one_way,
-    },
-    Graph {
-        id: "model-gm-two-way",
-        document: "gm",
-        title: "GM, 2005, as a model: two-way rate",
-        test: "bidir",
-        to_bytes: 1048576.0,
-        axis: Axis::RATE,
-        value: Pipeline::two_way,
-    },
-    Graph {
-        id: "model-gm-half-rtt",
-        document: "gm",
-        title: "GM, 2005, as a model: half-RTT",
-        test: "latency",
-        to_bytes: 16384.0,
-        axis: Axis::HALF_RTT,
-        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
-    },
-    Graph {
-        id: "model-bip-ping-pong",
-        document: "bip",
-        title: "BIP-IP, 1997, as a model: rate of a ping-pong",
-        test: "ping-pong",
-        to_bytes: 1048576.0,
-        axis: Axis::RATE,
-        value: |pipeline, bytes| bytes / pipeline.half_rtt(bytes),
-    },
-    Graph {
-        id: "model-toe-half-rtt",
-        document: "toe",
-        title: "10-Gigabit TOE, 2005, as a model: half-RTT at MTU 9000",
-        test: "latency",
-        to_bytes: 16384.0,
-        axis: Axis::HALF_RTT,
-        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
-    },
-    Graph {
-        id: "model-trapeze-half-rtt",
-        document: "trapeze",
-        title: "Trapeze, 1998, as a model: half-RTT",
-        test: "latency",
-        to_bytes: 16384.0,
-        axis: Axis::HALF_RTT,
-        value: |pipeline, bytes| pipeline.half_rtt(bytes) * 1e9,
-    },
+    Graph("model-gm-one-way", "GM, 2005, as a model: one-way rate", "stream", Pipeline::one_way),
+    Graph("model-gm-two-way", "GM, 2005, as a model: two-way rate", "bidir", Pipeline::two_way),
+    Graph("model-gm-half-rtt", "GM, 2005, as a model: half-RTT", LATENCY, half_rtt_ns),
+    Graph(
+        "model-bip-ping-pong",
+        "BIP-IP, 1997, as a model: rate of a ping-pong",
+        "ping-pong",
+        |pipeline, bytes| bytes / pipeline.half_rtt(bytes),
+    ),
+    Graph(
+        "model-toe-half-rtt",
+        "10-Gigabit TOE, 2005, as a model: half-RTT at MTU 9000",
+        LATENCY,
+        half_rtt_ns,
+    ),
+    Graph("model-trapeze-half-rtt", "Trapeze, 1998, as a model: half-RTT", LATENCY, half_rtt_ns),
 ];
 
-/// Every graph.
+const LATENCY: &str = "latency";
+
+fn half_rtt_ns(pipeline: &Pipeline, bytes: f64) -> f64 {
+    pipeline.half_rtt(bytes) * 1e9
+}
+
 pub fn plots() -> Vec<Plot> {
     let machines = machines();
     GRAPHS.iter().map(|graph| graph.plot(&machines)).collect()
@@ -91,41 +50,37 @@ pub fn plots() -> Vec<Plot> {
 
 impl Graph {
     fn plot(&self, machines: &[Machine]) -> Plot {
-        let machines = || machines.iter().filter(|machine| machine.document == self.document).enumerate();
-        let mut series: Vec<Series> = machines()
-            .map(|(slot, machine)| Series {
-                name: machine.name.to_owned(),
-                look: Look::Model,
-                slot,
-                points: self
-                    .lengths(&machine.pipeline)
-                    .into_iter()
-                    .map(|bytes| Point::new(bytes, (self.value)(&machine.pipeline, bytes)))
-                    .collect(),
-            })
-            .collect();
-        series.extend(machines().filter_map(|(slot, machine)| self.published(slot, machine)));
-        Plot {
-            id: self.id,
-            title: self.title,
-            about: "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
-                    Nothing here was measured."
-                .into(),
-            x: Axis::SIZE,
-            y: self.axis,
-            series,
-            ..Plot::CURVES
-        }
+        let Self(id, title, test, value) = *self;
+        let machines =
+            || machines.iter().filter(|machine| Some(machine.document) == self.document()).enumerate();
+        let curve = |(slot, machine): (usize, &Machine)| {
+            let point = |bytes| Point::new(bytes, value(&machine.pipeline, bytes));
+            let lengths = self.lengths(&machine.pipeline).into_iter();
+            Series::new(machine.name, Look::Model, slot, lengths.map(point))
+        };
+        let printed = machines().filter_map(|(slot, machine)| self.published(slot, machine));
+        let about = "Lines are the model's, drawn from the document's own printed figures; symbols are what it prints. \
+                     Nothing here was measured.";
+        let y = if test == LATENCY { Axis::HALF_RTT } else { Axis::RATE };
+        Plot::curves([id, title], about, [Axis::SIZE, y], machines().map(curve).chain(printed).collect())
+    }
+
+    fn document(&self) -> Option<&'static str> {
+        self.0.split('-').nth(1)
+    }
+
+    /// The longest message.
+    fn to_bytes(&self) -> f64 {
+        if self.2 == LATENCY { 16384.0 } else { 1048576.0 }
     }
 
     /// The lengths at which a curve is drawn.
     fn lengths(&self, pipeline: &Pipeline) -> Vec<f64> {
-        let count = (self.to_bytes.log2() * f64::from(POINTS_PER_DOUBLING)) as u32;
-        let spread =
-            (0..=count).map(|point| (f64::from(point) / f64::from(POINTS_PER_DOUBLING)).exp2().round());
+        let count = (self.to_bytes().log2() * POINTS_PER_DOUBLING) as u32;
+        let spread = (0..=count).map(|point| (f64::from(point) / POINTS_PER_DOUBLING).exp2().round());
         let edges = (1..=EDGES).map(|edge| f64::from(edge) * pipeline.packet_bytes);
         let mut lengths: Vec<f64> = spread.chain(edges.flat_map(|edge| [edge, edge + 1.0])).collect();
-        lengths.retain(|length| *length <= self.to_bytes);
+        lengths.retain(|length| *length <= self.to_bytes());
         lengths.sort_by(f64::total_cmp);
         lengths.dedup();
         lengths
@@ -133,18 +88,17 @@ impl Graph {
 
     /// The printed points of a machine that belong on a graph. A rate of long messages is drawn at the right.
     fn published(&self, slot: usize, machine: &Machine) -> Option<Series> {
-        let of_test = machine.checks.iter().filter(|check| check.figure.test == self.test);
+        let figures = machine.checks.iter().map(|check| check.figure).filter(|figure| figure.test == self.2);
         let mut points: Vec<Point> = Vec::new();
-        for check in of_test
-            .filter(|check| ["ns", "bytes_per_second"].contains(&check.figure.normalised.unit.as_str()))
+        for figure in figures.filter(|figure| ["ns", "bytes_per_second"].contains(&&*figure.normalised.unit))
         {
-            let x = check.figure.size_bytes.map_or(self.to_bytes, |size| size as f64);
-            let note = format!("{} {}", check.figure.printed, check.figure.unit);
-            points.retain(|point| (point.x, point.note.as_ref()) != (x, Some(&note)));
-            points.push(Point { note: Some(note), ..Point::new(x, check.figure.normalised.value) });
+            let x = figure.size_bytes.map_or(self.to_bytes(), |size| size as f64);
+            let note = Some(format!("{} {}", figure.printed, figure.unit));
+            points.retain(|point| (point.x, &point.note) != (x, &note));
+            points.push(Point { note, ..Point::new(x, figure.normalised.value) });
         }
-        let name = format!("{}, as printed", machine.name);
-        (!points.is_empty()).then_some(Series { name, look: Look::Historic, slot, points })
+        let series = Series::new(&format!("{}, as printed", machine.name), Look::Historic, slot, points);
+        Some(series).filter(|series| !series.points.is_empty())
     }
 }
 
@@ -165,19 +119,12 @@ pub fn section(plots: &[Plot]) -> Markup {
 }
 
 fn table() -> Markup {
-    let columns = [
-        Column::words("machine"),
-        Column::words("figure"),
-        Column::figures("printed"),
-        Column::figures("model"),
-        Column::figures("error"),
-        Column::words("by"),
-    ];
+    let columns = Column::aligned("llrrrl", ["machine", "figure", "printed", "model", "error", "by"]);
     let rows = rows().into_iter().map(|row| {
         let by = format!("{}: {}", row.kind.name(), row.from);
         table::Row::of([row.machine.to_owned(), row.figure, row.printed, row.modelled, row.error, by])
     });
-    Table::new("Models and printed figures", columns.to_vec(), rows.collect()).html()
+    Table::new("Models and printed figures", columns, rows.collect()).html()
 }
 
 /// A printed figure and the model's value for it, as text.
@@ -202,35 +149,31 @@ pub struct Row {
 pub fn rows() -> Vec<Row> {
     let machines = machines();
     let checks = machines.iter().flat_map(|machine| machine.checks.iter().map(move |check| (machine, check)));
-    checks
-        .map(|(machine, check)| {
-            let figure = check.figure;
-            let size =
-                figure.size_bytes.map(|size| format!(", {}", quantity::size(size))).unwrap_or_default();
-            let modelled = match figure.normalised.unit.as_str() {
-                "ns" => quantity::duration(check.modelled),
-                "bytes_per_second" => quantity::rate(check.modelled),
-                "bytes" => format!("{:.0} B", check.modelled),
-                "transactions_per_second" => quantity::per_second(check.modelled),
-                _ => quantity::factor(check.modelled),
-            };
-            Row {
-                machine: machine.name,
-                figure: format!("{}{size}{}", figure.what, mtu_told(&figure.row)),
-                printed: format!("{} {}", figure.printed, figure.unit),
-                modelled,
-                error: format!("{:+.1} %", check.error() * 100.0),
-                kind: check.kind,
-                from: check.from,
-            }
-        })
-        .collect()
+    checks.map(|(machine, check)| row(machine, check)).collect()
 }
 
-/// The MTU of a figure, if its row states one. One machine has figures at several.
-fn mtu_told(row: &str) -> String {
-    let mtu = row.split('/').find_map(|part| part.strip_prefix("mtu-"));
-    mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default()
+fn row(machine: &Machine, check: &Check) -> Row {
+    let figure = check.figure;
+    let size = quantity::size_after(", ", figure.size_bytes);
+    // The MTU, if the figure's row states one. One machine has figures at several.
+    let mtu = figure.row.split('/').find_map(|part| part.strip_prefix("mtu-"));
+    let mtu = mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+    let modelled = match figure.normalised.unit.as_str() {
+        "ns" => quantity::duration(check.modelled),
+        "bytes_per_second" => quantity::rate(check.modelled),
+        "bytes" => format!("{:.0} B", check.modelled),
+        "transactions_per_second" => quantity::per_second(check.modelled),
+        _ => quantity::factor(check.modelled),
+    };
+    Row {
+        machine: machine.name,
+        figure: format!("{}{size}{mtu}", figure.what),
+        printed: format!("{} {}", figure.printed, figure.unit),
+        modelled,
+        error: format!("{:+.1} %", check.error() * 100.0),
+        kind: check.kind,
+        from: check.from,
+    }
 }
 
 #[cfg(test)]
@@ -241,18 +184,13 @@ mod tests {
     fn every_graph_has_its_curves_and_every_document_its_points() {
         let plots = plots();
         for (plot, graph) in plots.iter().zip(&GRAPHS) {
-            let lines = plot.series.iter().filter(|series| series.look == Look::Model);
-            assert!(lines.clone().count() >= 2, "{}", plot.id);
-            for line in lines {
-                assert!(
-                    line.points.iter().all(|point| point.y.is_finite() && point.y > 0.0),
-                    "{}",
-                    line.name
-                );
+            assert!(plot.of_look(Look::Model).count() >= 2, "{}", plot.id);
+            for line in plot.of_look(Look::Model) {
+                let is_drawn = |point: &Point| point.y.is_finite() && point.y > 0.0;
+                assert!(line.points.iter().all(is_drawn), "{}", line.name);
             }
-            let printed = plot.series.iter().any(|series| series.look == Look::Historic);
             // BIP prints no points of its ping-pong except those of request/response.
-            assert_eq!(printed, graph.document != "bip", "{}", plot.id);
+            assert_eq!(plot.has_printed(), graph.document() != Some("bip"), "{}", plot.id);
         }
     }
 

@@ -3,33 +3,24 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bywire_command::shell;
-use bywire_results::cell::DISTURBED;
-use bywire_results::cell::{Cacheline, Cell, Session};
+use bywire_results::cell::{Cacheline, Cell, DISTURBED, Session};
 use bywire_results::details::COMMAND;
 use bywire_results::level::MEMORY;
-use bywire_results::parameter::MACHINE;
-use bywire_results::quantity;
-use bywire_results::web;
+use bywire_results::parameter::{MACHINE, plain};
+use bywire_results::{quantity, web};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
-use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, comparisons};
-use crate::disturbed_cells;
-use crate::encryption_table;
-use crate::ethernet_table;
-use crate::headline;
-use crate::history;
-use crate::machine::machines;
+use crate::ceiling::Ceiling;
+use crate::digest::Digest;
+use crate::level_tables::chapters;
 use crate::merged::together;
-use crate::plot;
 use crate::plot::data::Plot;
 use crate::plot::{drawing, section};
-use crate::sockets_table;
 use crate::table::{Column, Entry, Row, Table};
 use crate::way::{Way, ways};
-use crate::web_table;
+use crate::{disturbed_cells, headline, history};
 
 const SCRIPT: &str = include_str!("../assets/report.js");
 const STYLE: &str = include_str!("../assets/report.css");
@@ -38,53 +29,39 @@ const STYLE: &str = include_str!("../assets/report.css");
 ///
 /// The page loads nothing: its content security policy allows only its own script, by hash.
 pub fn render(session: &Session) -> String {
-    let ways = ways(&session.cells);
-    document(session, &[Page::of("", "", session, &ways)])
+    render_presets(std::slice::from_ref(session))
 }
 
 /// The report of several sessions of one preset each, in one file: the first page covers all of them, and each has a
 /// page of its own.
 pub fn render_presets(sessions: &[Session]) -> String {
-    let [first, others @ ..] = sessions else {
-        return render(&Session::default());
-    };
-    if others.is_empty() {
-        return render(first);
-    }
     let all = together(sessions);
     let ways_of_all = ways(&all.cells);
+    if sessions.len() < 2 {
+        return document(&[Page::of("", "", &all, &ways_of_all)]);
+    }
     let mut pages = vec![Page { is_overview: true, ..Page::of("all", "All presets", &all, &ways_of_all) }];
     let places: Vec<String> = (1..=sessions.len()).map(|number| format!("p{number}")).collect();
     let ways: Vec<Vec<Way>> = sessions.iter().map(|session| ways(&session.cells)).collect();
-    pages.extend(
-        sessions
-            .iter()
-            .zip(&ways)
-            .zip(&places)
-            .map(|((session, ways), place)| Page::of(place, &session.preset, session, ways)),
-    );
-    document(&all, &pages)
+    let all_ways = sessions.iter().zip(&ways);
+    pages.extend(all_ways.zip(&places).map(|((own, ways), place)| Page::of(place, &own.preset, own, ways)));
+    document(&pages)
 }
 
-/// What one page of the file shows.
+/// One page of the file.
 struct Page<'a> {
     /// The prefix of its identifiers. Empty if it is the only page.
     place: &'a str,
     title: &'a str,
-    session: &'a Session,
-    ways: &'a [Way<'a>],
-    ceilings: Ceilings<'a>,
-    comparisons: Vec<Comparison<'a>>,
+    digest: Digest<'a>,
     plots: Vec<Plot>,
     is_overview: bool,
 }
 
 impl<'a> Page<'a> {
     fn of(place: &'a str, title: &'a str, session: &'a Session, ways: &'a [Way<'a>]) -> Self {
-        let ceilings = Ceilings::of(&session.cells);
-        let comparisons = comparisons(ways);
-        let plots = plot::plots(ways, &ceilings, &comparisons);
-        Self { place, title, session, ways, ceilings, comparisons, plots, is_overview: false }
+        let digest = Digest::of(session, ways);
+        Self { place, title, plots: digest.plots(), digest, is_overview: false }
     }
 
     /// The identifier of one of its parts, unique in the file.
@@ -93,34 +70,49 @@ impl<'a> Page<'a> {
     }
 
     fn content(&self) -> Markup {
-        let cells = &self.session.cells;
+        let (session, ceilings) = (self.digest.session, &self.digest.ceilings.rows);
         let (ladder, others): (Vec<&Plot>, Vec<&Plot>) = self.plots.iter().partition(|plot| plot.is_ladder());
-        let name = |part: &str| self.name(part);
         html! {
-            (headline::section(self.session, self.ways, &self.ceilings, &self.comparisons, &ladder, &name))
+            (headline::section(&self.digest, &ladder, &|part: &str| self.name(part)))
             @if !self.is_overview {
-                (tables(self, "ethernet", "Ethernet of the fabric beside the kernel's own", &ethernet_table::tables(cells)))
-                (tables(self, "encryption", "What encryption costs", &encryption_table::tables(cells)))
-                (tables(self, "gain", "What an unmodified program gains", &sockets_table::tables(cells)))
-                (tables(self, "web", "Web servers", &web_table::tables(cells)))
+                @for ([place, heading, _], tables) in &chapters(&session.cells) {
+                    @if !tables.is_empty() { (self.card(place, heading, html! { @for table in tables {
+                        h4 { (table.title) }
+                        p.about { (table.about) }
+                        (table.html())
+                    } })) }
+                }
                 @if !others.is_empty() { h2 id=(self.name("plots")) { "Plots" } }
                 @for plot in others { (section::of_plot(plot, &self.name(plot.id))) }
-                (ceiling_table(self, &self.ceilings))
-                (absences(self))
-                (conduct(self))
-                (environment(self))
-                (commands(self))
+                @if !ceilings.is_empty() { (self.card("ceilings", CEILINGS, ceiling_table(ceilings))) }
+                @if !session.absent.is_empty() { (self.card("absent", "Not measured here", html! {
+                    ul { @for absence in &session.absent { li {
+                        b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
+                    } } }
+                })) }
+                @if !session.cells.is_empty() { (self.card("cells", "Every cell", conduct(session))) }
+                (self.card("environment", "The machine", html! {
+                    details { summary { "Everything recorded about it" } (tree(&session.environment)) }
+                }))
+                (self.card("commands", "The command", html! {
+                    pre tabindex="0" { code { (session.command.iter().map(|word| shell::quoted(word)).collect::<Vec<_>>().join(" ")) } }
+                    p.about { "The command that takes each single cell again is in the table of every cell." }
+                }))
             }
         }
     }
 
-    /// What could not be measured.
+    fn card(&self, part: &str, heading: &str, content: Markup) -> Markup {
+        html! { section.card id=(self.name(part)) { h3 { (heading) } (content) } }
+    }
+
     fn history(&self) -> Markup {
-        history::section(self.ways, &self.ceilings, &|part: &str| self.name(part))
+        history::section(self.digest.ways, &self.digest.ceilings, &|part: &str| self.name(part))
     }
 }
 
-fn document(session: &Session, pages: &[Page]) -> String {
+fn document(pages: &[Page]) -> String {
+    let whole = &pages[0].digest;
     let html = html! {
         (DOCTYPE)
         html lang="en" {
@@ -130,12 +122,12 @@ fn document(session: &Session, pages: &[Page]) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(concat!("bywire ", env!("CARGO_PKG_VERSION")));
-                title { "Bywire · " (session.preset) " · " (session.started) }
+                title { "Bywire · " (whole.session.preset) " · " (whole.session.started) }
                 style { (PreEscaped(STYLE)) (PreEscaped(drawing::style())) }
             }
             body {
                 a.skip href=(format!("#{}", pages[0].name("answer"))) { "Skip to the answer" }
-                (masthead(session))
+                (masthead(whole))
                 @match pages {
                     [only] => main {
                         (only.content())
@@ -151,7 +143,7 @@ fn document(session: &Session, pages: &[Page]) -> String {
                         a href="#historic" { "Historical machines" } }
                         main {
                             @for page in several {
-                            div.page id=(page.place) { @if !page.is_overview { (facts(page.session)) } (page.content()) }
+                            div.page id=(page.place) { @if !page.is_overview { (facts(&page.digest)) } (page.content()) }
                             }
                             div.page #historic { (several[0].history()) }
                         }
@@ -168,71 +160,48 @@ fn document(session: &Session, pages: &[Page]) -> String {
 
 /// The content security policy: no content from elsewhere, and only the page's own script, by its hash.
 fn policy() -> String {
-    let hash = |script: &str| STANDARD.encode(Sha256::digest(script.as_bytes()));
     format!(
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; \
          script-src 'sha256-{}'",
-        hash(SCRIPT)
+        STANDARD.encode(Sha256::digest(SCRIPT))
     )
 }
 
-fn masthead(session: &Session) -> Markup {
+fn masthead(digest: &Digest) -> Markup {
     html! {
         header {
             p.brand { "Bywire" }
-            h1 { (if machines(&session.environment).len() > 1 { "What these machines deliver" } else { "What this machine delivers" }) }
-            (facts(session))
+            h1 { (if digest.machines().len() > 1 { "What these machines deliver" } else { "What this machine delivers" }) }
+            (facts(digest))
         }
     }
 }
 
-fn facts(session: &Session) -> Markup {
-    let mut facts = vec![
-        session.started.clone(),
-        format!("{:.0} s", session.seconds),
-        format!("{} cells", session.cells.len()),
-    ];
-    facts.extend(machines(&session.environment));
+fn facts(digest: &Digest) -> Markup {
+    let session = digest.session;
+    let mut facts = vec![session.started.clone(), format!("{:.0} s", session.seconds)];
+    facts.push(format!("{} cells", session.cells.len()));
+    facts.extend(digest.machines());
     html! {
         p.facts { "Preset " b { (session.preset) } " · " (facts.join(" · ")) }
     }
 }
 
-/// Tables under one heading.
-fn tables(page: &Page, identity: &str, heading: &str, tables: &[Table]) -> Markup {
-    html! {
-        @if !tables.is_empty() {
-            section.card id=(page.name(identity)) {
-                h3 { (heading) }
-                @for table in tables {
-                    h4 { (table.title) }
-                    p.about { (table.about) }
-                    (table.html())
-                }
-            }
-        }
-    }
-}
+const CEILINGS: &str = "Ceilings of this machine";
 
-fn ceiling_table(page: &Page, ceilings: &Ceilings) -> Markup {
-    let rows = ceilings.rows.iter().map(|ceiling| {
-        let unit = ceiling.first.unit;
+fn ceiling_table(ceilings: &[Ceiling]) -> Markup {
+    let rows = ceilings.iter().map(|ceiling| {
         let [last, drift] = match ceiling.drift() {
-            Some(drift) => [quantity::value(ceiling.last.value, unit), format!("{:+.1} %", drift * 100.0)],
+            Some(drift) => [quantity::of_cell(ceiling.last), format!("{:+.1} %", drift * 100.0)],
             None => ["taken once".to_owned(), String::new()],
         };
-        let first = quantity::value(ceiling.first.value, unit);
+        let first = quantity::of_cell(ceiling.first);
         Row::of([ceiling.name(), first, interval(ceiling.first), last, drift])
     });
     let columns = Column::named(1, ["memory test", "first", "95 % interval", "last", "drift"]);
     html! {
-        @if !ceilings.rows.is_empty() {
-            section.card id=(page.name("ceilings")) {
-                h3 { "Ceilings of this machine" }
-                p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
-                (Table::new("Ceilings of this machine", columns, rows.collect()).html())
-            }
-        }
+        p.about { "What memory and the kernel allow between the same two cores, before and after the session." }
+        (Table::new(CEILINGS, columns, rows.collect()).html())
     }
 }
 
@@ -243,62 +212,25 @@ fn interval(cell: &Cell) -> String {
     }
 }
 
-fn absences(page: &Page) -> Markup {
-    let session = page.session;
-    html! {
-        @if !session.absent.is_empty() {
-            section.card id=(page.name("absent")) {
-                h3 { "Not measured here" }
-                ul { @for absence in &session.absent { li {
-                    b { (absence.level) @if let Some(test) = &absence.test { " " (test) } } ": " (absence.reason)
-                } } }
-            }
-        }
-    }
-}
-
-const CELL_COLUMNS: [&str; 11] = [
-    "command",
-    "median",
-    "95 % interval",
-    "mean",
-    "p99",
-    "p99.9",
-    "pairs",
-    "blocks",
-    "disturbed",
-    "outliers",
-    "cache line",
-];
-
 /// All cells, with their intervals, and with marks on disturbed ones.
-fn conduct(page: &Page) -> Markup {
-    let session = page.session;
+fn conduct(session: &Session) -> Markup {
+    let columns = ["command", "median", "95 % interval", "mean", "p99", "p99.9"];
+    let counts = ["pairs", "blocks", "disturbed", "outliers", "cache line"];
+    let rows = session.cells.iter().map(cell_row).collect();
     html! {
-        @if !session.cells.is_empty() {
-            section.card id=(page.name("cells")) {
-                h3 { "Every cell" }
-                p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. An interval of five pairs holds the true median in 94 of 100 cells, one of more pairs in 89 to 95. Fewer than five have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
-                details {
-                    summary { "Table of " (session.cells.len()) " cells" }
-                    @let rows = session.cells.iter().map(cell_row).collect();
-                    (Table::new("Every cell", Column::named(1, CELL_COLUMNS), rows).html())
-                }
-            }
+        p.about { "Medians over fresh pairs of processes, with 95 % bootstrap intervals over the pairs. An interval of five pairs holds the true median in 94 of 100 cells, one of more pairs in 89 to 95. Fewer than five have none. Disturbed blocks and outliers are marked, never dropped. " (DISTURBED) " The cache line's half-RTT between the same cores, just before and after a cell of msg or unix, shows the state of the machine. A virtual machine may change by the second." }
+        details {
+            summary { "Table of " (session.cells.len()) " cells" }
+            (Table::new("Every cell", Column::named(1, columns.into_iter().chain(counts)), rows).html())
         }
     }
 }
 
 fn cell_row(cell: &Cell) -> Row {
     let value = |value: Option<f64>| value.map(|value| quantity::value(value, cell.unit));
+    let [p99, p999] = [cell.above_median(|all| all.p99), cell.above_median(|all| all.p999)].map(value);
+    let figures = [Some(quantity::of_cell(cell)), Some(interval(cell)), value(cell.mean), p99, p999];
     let counts = [cell.pairs(), cell.blocks.len(), cell.disturbed_blocks(), cell.outlier_blocks()];
-    let figures = [
-        value(Some(cell.value)),
-        Some(interval(cell)),
-        value(cell.mean),
-        value(cell.above_median(|all| all.p99)),
-        value(cell.above_median(|all| all.p999)),
-    ];
     let counts = counts.map(|count| Some(count.to_string()));
     let figures = figures.into_iter().chain(counts).chain([cell.cacheline.map(cacheline)]);
     let command = Entry::code(command_of(cell)).note(cell.details.limited_by().map(str::to_owned));
@@ -345,22 +277,11 @@ fn option(name: &str, value: &Value) -> Option<String> {
         ("spin", Value::Bool(false)) => Some("--no-spin".into()),
         // The default of that level.
         ("spin", Value::String(_)) => None,
-        ("integrity" | "nagle", Value::Bool(on)) => {
-            Some(format!("--{name} {}", if *on { "on" } else { "off" }))
-        }
+        ("integrity" | "nagle", Value::Bool(true)) => Some(format!("--{name} on")),
+        ("integrity" | "nagle", Value::Bool(false)) => Some(format!("--{name} off")),
         (_, Value::Bool(on)) => on.then(|| format!("--{name}")),
         (_, Value::String(text)) => Some(format!("--{name} {}", shell::quoted(text))),
         (_, other) => Some(format!("--{name} {other}")),
-    }
-}
-
-fn environment(page: &Page) -> Markup {
-    let session = page.session;
-    html! {
-        section.card id=(page.name("environment")) {
-            h3 { "The machine" }
-            details { summary { "Everything recorded about it" } (tree(&session.environment)) }
-        }
     }
 }
 
@@ -371,28 +292,12 @@ fn tree(value: &Value) -> Markup {
                 div { dt { (key.replace('_', " ")) } dd { (tree(value)) } }
             } },
             Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => ol { @for item in items { li { (tree(item)) } } },
-            Value::Array(items) => { (items.iter().map(plain).collect::<Vec<_>>().join(" ")) }
-            other => (plain(other)),
+            Value::Array(items) => { (items.iter().map(known).collect::<Vec<_>>().join(" ")) }
+            other => (known(other)),
         }
     }
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "not available".into(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn commands(page: &Page) -> Markup {
-    let session = page.session;
-    let quoted: Vec<String> = session.command.iter().map(|word| shell::quoted(word)).collect();
-    html! {
-        section.card id=(page.name("commands")) {
-            h3 { "The command" }
-            pre tabindex="0" { code { (quoted.join(" ")) } }
-            p.about { "The command that takes each single cell again is in the table of every cell." }
-        }
-    }
+fn known(value: &Value) -> String {
+    if value.is_null() { "not available".to_owned() } else { plain(value) }
 }

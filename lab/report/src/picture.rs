@@ -3,13 +3,9 @@
 use bywire_results::cell::Session;
 use maud::{Markup, html};
 
-use crate::ceiling::Ceilings;
-use crate::comparison::comparisons;
-use crate::machine::machines;
+use crate::digest::Digest;
 use crate::plot::data::Plot;
 use crate::plot::drawing::{broken, on_white, panel};
-use crate::plot::plots;
-use crate::verdict::Verdict;
 use crate::way::ways;
 
 const WIDTH: f64 = 1200.0;
@@ -25,17 +21,20 @@ const VERDICT_LINES_MAX: usize = 4;
 /// The picture of a session as an SVG file.
 pub fn svg(session: &Session) -> String {
     let ways = ways(&session.cells);
-    let ceilings = Ceilings::of(&session.cells);
-    let comparisons = comparisons(&ways);
-    let verdict = Verdict::of(session, &comparisons, &ceilings);
-    let plots = plots(&ways, &ceilings, &comparisons);
-    let ladder: Vec<&Plot> = plots.iter().filter(|plot| plot.is_ladder()).collect();
-    let sentences = if verdict.alarms.is_empty() { &verdict.sentences } else { &verdict.alarms };
-    let ink = if verdict.alarms.is_empty() { "var(--plot-text)" } else { ALARM };
+    let digest = Digest::of(session, &ways);
+    let verdict = &digest.verdict;
+    let ladder: Vec<Plot> = digest.plots().into_iter().filter(Plot::is_ladder).collect();
+    let (sentences, ink) = match verdict.alarms.is_empty() {
+        true => (&verdict.sentences, "var(--plot-text)"),
+        false => (&verdict.alarms, ALARM),
+    };
     let room = (WIDTH - 2.0 * MARGIN) / ladder.len().max(1) as f64 - 12.0;
     let highest = ladder.iter().map(|plot| panel(plot, room).1).fold(1.0, f64::max);
     let scale = ((FOOT - 20.0 - PLOTS_TOP - 22.0) / highest).min(1.0);
     let lines = sentences.iter().flat_map(|sentence| broken(sentence, LETTERS)).take(VERDICT_LINES_MAX);
+    let date = session.started.split('T').next().unwrap_or_default().to_owned();
+    let mut foot = digest.machines();
+    foot.extend([format!("bywire bench {}", session.preset), date]);
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) width=(WIDTH) height=(HEIGHT) role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Noto Sans, DejaVu Sans, sans-serif" font-size="13" {
             title { "What this machine delivers, measured by bywire bench " (session.preset) }
@@ -49,7 +48,7 @@ pub fn svg(session: &Session) -> String {
                     (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
                 }
             }
-            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot(session)) }
+            text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot.join(" · ")) }
             text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
         }
     };
@@ -66,11 +65,4 @@ fn part(plot: &Plot, left: f64, room: f64, scale: f64) -> Markup {
         text x=(left) y=(PLOTS_TOP) font-size="17" font-weight="600" fill="var(--plot-text)" { (plot.heading()) }
         g transform=(format!("translate({left} {}) scale({scale:.3})", PLOTS_TOP + 14.0)) { (bars) }
     }
-}
-
-fn foot(session: &Session) -> String {
-    let date = session.started.split('T').next().unwrap_or_default().to_owned();
-    let mut parts = machines(&session.environment);
-    parts.extend([format!("bywire bench {}", session.preset), date]);
-    parts.join(" · ")
 }

@@ -2,32 +2,27 @@
 
 use bywire_results::cell::Session;
 
-use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Row, comparisons};
-use crate::machine::machines;
+use crate::comparison::{Comparison, Row};
+use crate::digest::Digest;
 use crate::table::{self, Column, Table, escaped};
-use crate::verdict::Verdict;
 use crate::way::ways;
 
 /// The verdict, and every way at one length for each question.
 pub fn markdown(session: &Session) -> String {
     let ways = ways(&session.cells);
-    let ceilings = Ceilings::of(&session.cells);
-    let comparisons = comparisons(&ways);
-    let verdict = Verdict::of(session, &comparisons, &ceilings);
-    let mut facts = machines(&session.environment);
+    let digest = Digest::of(session, &ways);
+    let mut facts = digest.machines();
     facts.extend([format!("preset {}", session.preset), session.started.clone()]);
     let mut parts = vec!["## What this machine delivers".to_owned()];
-    parts.extend(verdict.alarms.iter().map(|alarm| format!("**{}**", escaped(alarm))));
-    parts.extend(verdict.sentences.iter().map(|sentence| escaped(sentence)));
+    parts.extend(digest.verdict.alarms.iter().map(|alarm| format!("**{}**", escaped(alarm))));
+    parts.extend(digest.verdict.sentences.iter().map(|sentence| escaped(sentence)));
     parts.push(escaped(&facts.join(" · ")));
-    parts.extend(comparisons.iter().map(self::table));
+    parts.extend(digest.comparisons.iter().map(self::table));
     parts.join("\n\n") + "\n"
 }
 
 fn table(comparison: &Comparison) -> String {
-    let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
-    let columns = Column::named(1, [comparison.title(), "value".to_owned(), against, "CPU".to_owned()]);
+    let columns = [comparison.title(), "value".to_owned(), comparison.against(), "CPU".to_owned()];
     let rows = comparison.rows.iter().flat_map(Row::entries).map(|entry| {
         table::Row::of([
             entry.way.label.clone(),
@@ -36,5 +31,5 @@ fn table(comparison: &Comparison) -> String {
             comparison.cpu(entry.cell).unwrap_or_else(|| "–".to_owned()),
         ])
     });
-    Table::new("", columns, rows.collect()).markdown().trim_end().to_owned()
+    Table::new("", Column::named(1, columns), rows.collect()).markdown().trim_end().to_owned()
 }

@@ -68,6 +68,12 @@ impl Column {
         Self { name: name.into(), is_figure: true }
     }
 
+    /// Columns of text (`l`, to the left) and of figures (`r`, to the right), by the letters of `alignment`.
+    pub fn aligned<const COUNT: usize>(alignment: &str, names: [&str; COUNT]) -> Vec<Self> {
+        let sides = alignment.chars().zip(names);
+        sides.map(|(side, name)| Self { name: name.to_owned(), is_figure: side == 'r' }).collect()
+    }
+
     /// Columns of which the first `words` hold text, and the others figures.
     pub fn named<N: Into<String>>(words: usize, names: impl IntoIterator<Item = N>) -> Vec<Self> {
         let names = names.into_iter().enumerate();
@@ -103,12 +109,6 @@ impl Entry {
 impl From<String> for Entry {
     fn from(text: String) -> Self {
         Self { text, ..Self::default() }
-    }
-}
-
-impl From<&str> for Entry {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
     }
 }
 
@@ -171,7 +171,7 @@ impl Table {
 
     /// For other programs.
     pub fn csv(&self) -> String {
-        let heading: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        let heading: Vec<&str> = self.columns.iter().map(|column| &*column.name).collect();
         csv::table(&heading, self.texts().map(|row| row.map(str::to_owned).collect()))
     }
 
@@ -235,10 +235,14 @@ mod tests {
     #[test]
     fn one_table_is_drawn_in_four_ways() {
         let rows = vec![
-            Row::of([Entry::from("a|b").note(Some("small".to_owned())), "1.5 µs".into(), "".into()]),
+            Row::of([
+                Entry::from("a|b".to_owned()).note(Some("small".to_owned())),
+                Entry::from("1.5 µs".to_owned()),
+                Entry::default(),
+            ]),
             Row {
                 is_disturbed: true,
-                ..Row::of([Entry::code("bywire measure"), Entry::marked("**12 µs**"), "".into()])
+                ..Row::of([Entry::code("bywire measure"), Entry::marked("**12 µs**"), Entry::default()])
             },
         ];
         let table = Table::new("title", Column::named(1, ["what", "time", "nothing"]), rows);

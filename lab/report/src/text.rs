@@ -1,48 +1,40 @@
 //! The tables for a terminal: plain text, aligned.
 
-use bywire_results::cell::DISTURBED;
-use bywire_results::cell::{Cell, Session};
+use bywire_results::cell::{Cell, DISTURBED, Session};
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, comparisons};
+use crate::comparison::Comparison;
+use crate::digest::Digest;
 use crate::disturbed_cells::Disturbance;
-use crate::encryption_table;
-use crate::ethernet_table;
-use crate::sockets_table;
+use crate::level_tables::chapters;
 use crate::table::{Column, Row, Table};
 use crate::verdict::{UNUSABLE, Verdict};
-use crate::way::ways;
-use crate::way_figures::{NHalf, WayFigures};
-use crate::web_table;
+use crate::way::{NHalf, Way, ways};
 
 /// The report as plain text: the verdict, every way compared with the kernel's TCP, all figures of each way, the
 /// ceilings, and what is absent.
 pub fn summary_text(session: &Session) -> String {
     let ways = ways(&session.cells);
-    let ceilings = Ceilings::of(&session.cells);
-    let figures = WayFigures::of(&ways);
-    let comparisons = comparisons(&ways);
+    let digest = Digest::of(session, &ways);
+    let ceilings = &digest.ceilings;
     let mut text = String::new();
     if !session.cells.is_empty() {
-        let verdict = Verdict::of(session, &comparisons, &ceilings);
-        text += &head(&verdict);
-        text += &comparisons.iter().map(comparison_table).collect::<String>();
+        text += &head(&digest.verdict);
+        text += &digest.comparisons.iter().map(comparison_table).collect::<String>();
     }
-    if !figures.is_empty() {
-        text += &way_table(&figures, &ceilings);
+    if !ways.is_empty() {
+        text += &way_table(&ways, ceilings);
         text += "\nHalf-RTT: half of a round trip of a short message. Transaction: one request and its response.\n\
                  One-way and two-way: the highest rate, with its share of what memory allows where that was measured: one core's\n\
                  write, copy and sum (touched) one way, read + write (readwrite) two ways. N½: by a sweep (nhalf), with ~ read\n\
                  off the rates by length. CPU/KB: all ends together, for 1,024 bytes at that one-way rate.\n";
     }
-    let tables = [ethernet_table::tables, encryption_table::tables, sockets_table::tables, web_table::tables];
-    for table in tables.into_iter().flat_map(|tables| tables(&session.cells)) {
+    for table in chapters(&session.cells).into_iter().flat_map(|(_, tables)| tables) {
         text += &format!("\n{}\n{}{}\n", table.title, table.text(), table.about);
     }
     if !ceilings.rows.is_empty() {
-        text += "\n";
-        text += &ceiling_table(&ceilings);
+        text += &format!("\n{}", ceiling_table(ceilings));
     }
     if !session.absent.is_empty() {
         text += "\nNot measured here\n";
@@ -73,9 +65,9 @@ fn head(verdict: &Verdict) -> String {
 
 /// Way, value, × and CPU: a row for each way, and rows below it for its other kinds of waiting.
 fn comparison_table(comparison: &Comparison) -> String {
-    let against = comparison.rival.as_deref().map_or("×".to_owned(), |rival| format!("× {rival}"));
     let per = comparison.question.cost.map_or("CPU".to_owned(), |per| format!("CPU/{per}"));
-    let heading = [comparison.title(), "waits".to_owned(), "value".to_owned(), against, per];
+    let [waits, value] = ["waits", "value"].map(str::to_owned);
+    let heading = [comparison.title(), waits, value, comparison.against(), per];
     let rows = comparison.rows.iter().flat_map(|row| {
         row.entries().enumerate().map(move |(index, entry)| {
             Row::of([
@@ -90,50 +82,35 @@ fn comparison_table(comparison: &Comparison) -> String {
     Table::new("", Column::named(2, heading), rows.collect()).text() + "\n"
 }
 
-fn way_table(figures: &[WayFigures], ceilings: &Ceilings) -> String {
+fn way_table(ways: &[Way], ceilings: &Ceilings) -> String {
     let heading =
         ["way", "waits", "half-RTT", "one-way", "N½", "two-way", "transactions", "CPU/message", "CPU/KB"];
-    let of =
-        |cell: Option<&Cell>| cell.map(|cell| quantity::value(cell.value, cell.unit)).unwrap_or_default();
-    let at = |cell: Option<&Cell>| {
-        cell.and_then(|cell| cell.size_bytes).map(|size| format!(" at {}", quantity::size(size)))
+    let rate = |cell: &Cell, ceiling: Option<f64>| {
+        let share = ceiling.map(|ceiling| format!(" ({})", quantity::percent(cell.value / ceiling)));
+        quantity::of_cell(cell) + &quantity::size_after(" at ", cell.size_bytes) + &share.unwrap_or_default()
     };
-    let rate = |cell: Option<&Cell>| of(cell) + &at(cell).unwrap_or_default();
-    let share = |cell: Option<&Cell>, ceiling: &dyn Fn(u64) -> Option<f64>| {
-        let share = cell.and_then(|cell| Some(cell.value / ceiling(cell.size_bytes.unwrap_or(0))?));
-        share.map(|share| format!(" ({})", quantity::percent(share))).unwrap_or_default()
-    };
-    let rows = figures.iter().map(|row| {
+    let n_half = |n_half: NHalf| format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes);
+    let rows = ways.iter().map(|way| {
         Row::of([
-            row.way.label.clone(),
-            row.way.waiting.name().into(),
-            of(row.half_rtt),
-            rate(row.one_way) + &share(row.one_way, &|size| ceilings.one_way(size)),
-            row.n_half.map(n_half_told).unwrap_or_default(),
-            rate(row.two_way) + &share(row.two_way, &|_| ceilings.two_way()),
-            of(row.transactions),
-            of(row.overhead),
-            row.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)).unwrap_or_default(),
+            Some(way.label.clone()),
+            Some(way.waiting.name().to_owned()),
+            way.short("latency").map(quantity::of_cell),
+            way.highest("stream").map(|cell| rate(cell, ceilings.one_way(cell.size_bytes.unwrap_or(0)))),
+            way.n_half().map(n_half),
+            way.highest("bidir").map(|cell| rate(cell, ceilings.two_way())),
+            way.short("rr").map(quantity::of_cell),
+            way.short("overhead").map(quantity::of_cell),
+            way.cpu_us_per_kb().map(|us| quantity::duration(us * 1e3)),
         ])
     });
     Table::new("", Column::named(1, heading), rows.collect()).text()
 }
 
-fn n_half_told(n_half: NHalf) -> String {
-    format!("{}{:.0} B", if n_half.swept { "" } else { "~" }, n_half.bytes)
-}
-
 fn ceiling_table(ceilings: &Ceilings) -> String {
     let rows = ceilings.rows.iter().map(|ceiling| {
-        let cell = ceiling.first;
-        Row::of([
-            ceiling.name(),
-            quantity::value(ceiling.value(), cell.unit),
-            match ceiling.drift() {
-                Some(drift) => format!("{:+.1} %", drift * 100.0),
-                None => "taken once".into(),
-            },
-        ])
+        let drift = ceiling.drift().map(|drift| format!("{:+.1} %", drift * 100.0));
+        let median = quantity::value(ceiling.value(), ceiling.first.unit);
+        Row::of([ceiling.name(), median, drift.unwrap_or_else(|| "taken once".to_owned())])
     });
     Table::new("", Column::named(1, ["memory", "median", "drift"]), rows.collect()).text()
 }

@@ -2,12 +2,12 @@
 
 use bywire_command::shell;
 use bywire_results::cell::{DISTURBED, Session};
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::{Ceiling, Ceilings};
-use crate::comparison::{Comparison, Row, Times, called, length};
+use crate::comparison::{Comparison, Row, Times, called, length, of_test};
 use crate::disturbed_cells::Disturbance;
-use crate::way::Waiting;
 
 /// The verdict of a session in which too much was disturbed.
 pub const UNUSABLE: &str = "This session cannot be used: the machine was busy with something else.";
@@ -19,16 +19,16 @@ pub struct Verdict {
     pub sentences: Vec<String>,
     /// True if the session cannot be used.
     pub is_unusable: bool,
-    /// What was wrong with the session.
+    /// The faults of the session.
     pub alarms: Vec<String>,
-    /// Remarks about the session.
     pub notes: Vec<String>,
-    /// What to do, each with its command.
-    pub steps: Vec<(String, String)>,
+    /// Things to do next, each with its command.
+    pub steps: Vec<Step>,
 }
 
+type Step = (&'static str, String);
+
 impl Verdict {
-    /// The verdict of a session.
     pub fn of(session: &Session, comparisons: &[Comparison], ceilings: &Ceilings) -> Self {
         let disturbance = Disturbance::of(&session.cells);
         let mut verdict = Self { is_unusable: disturbance.is_unusable(), ..Self::default() };
@@ -37,14 +37,14 @@ impl Verdict {
         } else if disturbance.is_unusable() {
             verdict.sentences.push(UNUSABLE.to_owned());
         } else {
-            let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
-            verdict.sentences.extend(asked("latency").and_then(|latency| sentence(latency, &LATENCY)));
-            verdict.sentences.extend(asked("stream").and_then(|stream| sentence(stream, &RATE)));
+            for (test, best) in BEST {
+                let asked = of_test(comparisons, test).and_then(|asked| sentence(asked, best));
+                verdict.sentences.extend(asked);
+            }
         }
         if !session.complete {
-            verdict
-                .alarms
-                .push("This session was interrupted: it shows what had been measured by then.".to_owned());
+            let told = "This session was interrupted: it shows what had been measured by then.";
+            verdict.alarms.push(told.to_owned());
         }
         verdict.alarms.extend(disturbance.is_disturbed().then(|| alarm(disturbance)));
         if !disturbance.is_disturbed() && disturbance.disturbed_cells > 0 {
@@ -64,36 +64,21 @@ impl Verdict {
     }
 }
 
-/// The words of a question.
-struct Words {
-    /// What the best way has.
-    best: &'static str,
-    /// That answer, if a disturbed way has a better figure.
-    best_undisturbed: &'static str,
-    /// The verb between the rival and its figure.
-    verb: &'static str,
-}
-
-const LATENCY: Words =
-    Words { best: "Lowest latency", best_undisturbed: "Lowest undisturbed latency", verb: "takes" };
-const RATE: Words =
-    Words { best: "Highest rate", best_undisturbed: "Highest undisturbed rate", verb: "carries" };
+/// The tests of the verdict, with the words for the best figure, and the verb between the rival and its figure.
+const BEST: [(&str, [&str; 3]); 2] =
+    [("latency", ["Lowest", "latency", "takes"]), ("stream", ["Highest", "rate", "carries"])];
 
 /// The sentence for one question: its best way and the rival, at a length at which both were measured.
-fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
+fn sentence(comparison: &Comparison, [extreme, noun, verb]: [&str; 3]) -> Option<String> {
     let best = comparison.best()?;
     let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
     let value = |row: &Row| row.usual.value(row.usual.cell.size_bytes);
     let margin = match (best.usual.times, rival) {
-        (Times::Better(factor, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => format!(
-            ". {} {} {}, which may be no difference: {}, {} to {}",
-            capitalized(called(rival.usual.way)),
-            words.verb,
-            value(rival),
-            quantity::factor(factor),
-            quantity::digits(low),
-            quantity::digits(high)
-        ),
+        (times @ Times::Better(_, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => {
+            let (name, figure) = (capitalized(called(rival.usual.way)), value(rival));
+            let (factor, interval) = (times.factor(), times.interval().unwrap_or_default());
+            format!(". {name} {verb} {figure}, which may be no difference: {factor}, {interval}")
+        }
         (Times::Better(factor, _), Some(rival)) => {
             let interval = best.usual.times.wide_interval().map(|interval| format!(" ({interval})"));
             let (times, rival) = (quantity::factor(factor), called(rival.usual.way));
@@ -105,14 +90,15 @@ fn sentence(comparison: &Comparison, words: &Words) -> Option<String> {
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
     // The pictures show it.
     let disturbed = comparison.best_disturbed();
-    let title = disturbed.map_or(words.best, |_| words.best_undisturbed);
+    let undisturbed = if disturbed.is_some() { "undisturbed " } else { "" };
     let disturbed = disturbed.map_or_else(String::new, |row| {
         format!(" A disturbed measurement of {} gave {}.", called(row.usual.way), value(row))
     });
-    Some(format!("{title} for {size}: {} with {}{margin}.{disturbed}", value(best), called(best.usual.way)))
+    let (figure, name) = (value(best), called(best.usual.way));
+    Some(format!("{extreme} {undisturbed}{noun} for {size}: {figure} with {name}{margin}.{disturbed}"))
 }
 
-/// The same comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
+/// This comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
 fn while_polling(best: &Row) -> String {
     let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
     match polling.map(|entry| entry.times) {
@@ -142,24 +128,22 @@ fn greyed(disturbance: Disturbance) -> String {
     }
 }
 
-fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<(String, String)> {
+fn steps(session: &Session, disturbance: Disturbance, comparisons: &[Comparison]) -> Vec<Step> {
     let again = command(session);
-    let step = |what: &str, command: &str| (what.to_owned(), command.to_owned());
     if disturbance.is_disturbed() || session.cells.is_empty() {
-        return vec![step("Stop other programs, then take the session again:", &again)];
+        return vec![("Stop other programs, then take the session again:", again)];
     }
     if !session.complete {
-        return vec![step("Take the whole session:", &again)];
+        return vec![("Take the whole session:", again)];
     }
     let mut steps = Vec::new();
     if comparisons.iter().flat_map(|comparison| &comparison.rows).any(|row| row.usual.way.level == "sock") {
-        steps
-            .push(step("Run a program of your own with its connections in memory:", "bywire run -- PROGRAM"));
+        let own = "Run a program of your own with its connections in memory:";
+        steps.push((own, "bywire run -- PROGRAM".to_owned()));
     }
-    let message = ("Take one figure again:", "bywire measure msg latency --size 8");
-    steps.push(step(message.0, message.1));
+    steps.push(("Take one figure again:", "bywire measure msg latency --size 8".to_owned()));
     if session.preset == "quick" {
-        steps.push(step("Measure everything, by length:", "bywire bench full"));
+        steps.push(("Measure everything, by length:", "bywire bench full".to_owned()));
     }
     steps
 }

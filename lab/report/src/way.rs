@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
 use bywire_results::level::{FIGURE, MEMORY};
-use bywire_results::parameter::{ADAPTIVE, HOW_LONG, MACHINE, MPI, Spin, parameter};
+use bywire_results::parameter::{HOW_LONG, MACHINE, MPI, Waiting, parameter};
 use bywire_results::web;
 use serde_json::Value;
 
@@ -14,9 +14,6 @@ const LEVELS: [&str; 8] = ["msg", "sock", "eth", "unix", "tcp", "udp", "mpi", "w
 /// The order of links within a level.
 const LINKS: [&str; 9] =
     ["shm", "unix", "loopback", "tcp", "one-process", "two-processes", "udp", "eth", "veth"];
-
-/// The order of kinds of waiting: a level's default first.
-const WAITINGS: [Waiting; 3] = [Waiting::Adaptive, Waiting::Sleeping, Waiting::Polling];
 
 /// Parameters that do not distinguish ways, besides those of the measuring time.
 const NOT_A_WAY: [&str; 4] = ["connections", "response-size", "response_size", "verify"];
@@ -36,67 +33,33 @@ pub struct Way<'a> {
     pub label: String,
     /// Its label without the way of waiting.
     pub name: String,
-    /// The level.
     pub level: &'a str,
-    /// How its ends wait.
     pub waiting: Waiting,
-    /// The part of the label that distinguishes ways of one level.
     key: Key<'a>,
-    /// Its cells.
     pub cells: Vec<&'a Cell>,
 }
 
-type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>, Waiting);
-
-/// How an end waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waiting {
-    /// It polls, and keeps its core busy.
-    Polling,
-    /// It spins a bounded time, then sleeps: the message layer's default.
-    Adaptive,
-    /// It sleeps in the kernel until woken.
-    Sleeping,
-}
-
-impl Waiting {
-    /// `polling`, `adaptive` or `sleeping`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Polling => "polling",
-            Self::Adaptive => ADAPTIVE,
-            Self::Sleeping => "sleeping",
-        }
-    }
-
-    /// From the cell's parameters; sleeping if they do not state it.
-    pub fn of(cell: &Cell) -> Self {
-        match cell.parameters.spin() {
-            Some(Spin::Always) => Self::Polling,
-            Some(Spin::Adaptive) => Self::Adaptive,
-            // The form of older sessions.
-            None if cell.level == "msg" => Self::Adaptive,
-            Some(Spin::Never) | None => Self::Sleeping,
-        }
-    }
-}
+/// Distinguishes ways that wait alike: level, link, placement, and other varied parameters.
+type Key<'a> = (&'a str, Option<&'a str>, &'a str, Vec<(&'a str, String)>);
 
 /// The ways of every level that carries messages, nearest to memory first.
 pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
     let varied = varied_parameters(cells);
     let waitings = |level: &str| {
         let cells = cells.iter().filter(|cell| cell.level == level);
-        cells.map(Waiting::of).collect::<BTreeSet<_>>().len()
+        cells.map(Cell::waiting).collect::<BTreeSet<_>>().len()
     };
     let mut ways: Vec<Way> = Vec::new();
     for cell in cells.iter().filter(|cell| ![FIGURE, MEMORY, web::LEVEL].contains(&&*cell.level)) {
-        let key = key(cell, &varied);
-        match ways.iter_mut().find(|way| way.key == key) {
+        let (key, waiting) = (key(cell, &varied), cell.waiting());
+        match ways.iter_mut().find(|way| (&way.key, way.waiting) == (&key, waiting)) {
             Some(way) => way.cells.push(cell),
             None => {
-                let label = label(&key, waitings(&cell.level) > 1);
-                let name = self::label(&key, false);
-                ways.push(Way { label, name, level: &cell.level, waiting: key.4, key, cells: vec![cell] });
+                let name = name(&key);
+                // The label states how a way waits if its level has several ways of waiting.
+                let several = waitings(&cell.level) > 1;
+                let label = if several { format!("{name} · {}", waiting.name()) } else { name.clone() };
+                ways.push(Way { label, name, level: &cell.level, waiting, key, cells: vec![cell] });
             }
         }
     }
@@ -105,18 +68,15 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
 }
 
 impl<'a> Way<'a> {
-    /// Its place among all ways.
-    fn rank(&self) -> [usize; 3] {
+    fn rank(&self) -> (usize, usize, Waiting) {
         let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
         let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());
-        let waiting = WAITINGS.iter().position(|waiting| *waiting == self.waiting).unwrap_or(WAITINGS.len());
-        [level, link, waiting]
+        (level, link, self.waiting)
     }
 
     /// True if both are one way, apart from how their ends wait.
     pub fn is_same_place(&self, other: &Way) -> bool {
-        let ((a, b, c, d, _), (e, f, g, h, _)) = (&self.key, &other.key);
-        (a, b, c, d) == (e, f, g, h)
+        self.key == other.key
     }
 
     /// True if its messages cross from one host to another, over a wire that the kernel's TCP crosses too.
@@ -137,11 +97,8 @@ impl<'a> Way<'a> {
 
     /// Its cells of one test, by size; a repeated cell is shown as last taken.
     pub fn by_size(&self, test: &str) -> Vec<&'a Cell> {
-        let mut by_size = BTreeMap::new();
-        for &cell in self.cells.iter().filter(|cell| cell.test == test) {
-            by_size.insert(cell.size_bytes, cell);
-        }
-        by_size.into_values().collect()
+        let cells = self.cells.iter().filter(|cell| cell.test == test);
+        cells.map(|cell| (cell.size_bytes, *cell)).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// The cell of `test` with the highest value.
@@ -156,34 +113,58 @@ impl<'a> Way<'a> {
         let shortest = cells.iter().find(|cell| cell.size_bytes.is_none_or(|size| size <= 64));
         eight.or(shortest).copied()
     }
+
+    /// N½ of its own test. Without that test, N½ read off the curve, relative to its highest rate.
+    pub fn n_half(&self) -> Option<NHalf> {
+        if let Some(cell) = self.by_size("nhalf").last() {
+            return Some(NHalf { bytes: cell.value, swept: true });
+        }
+        let cells = self.by_size("stream");
+        let points: Vec<(u64, f64)> =
+            cells.iter().filter_map(|cell| Some((cell.size_bytes?, cell.value))).collect();
+        let plateau = points.iter().map(|point| point.1).reduce(f64::max)?;
+        let bytes = bywire_analysis::statistics::n_half(&points, plateau)?;
+        Some(NHalf { bytes, swept: false })
+    }
+
+    /// CPU of both ends and of the carrying processes at the highest one-way rate, in µs per KB.
+    pub fn cpu_us_per_kb(&self) -> Option<f64> {
+        self.highest("stream")?.service_demand_us_per_kb()
+    }
+
+    /// CPU of short transactions, in µs for each.
+    pub fn cpu_us_per_transaction(&self) -> Option<f64> {
+        self.short("rr")?.cpu.service_demand_us_per_transaction()
+    }
+}
+
+/// N½, and its source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NHalf {
+    pub bytes: f64,
+    /// True if a sweep measured it, false if it is read off the curve of one-way rates.
+    pub swept: bool,
 }
 
 /// For each level, the parameters in which its cells differ at the same test and size.
 fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
     type Point<'a> = (&'a str, &'a str, Option<&'a str>, &'a str, Option<u64>);
     let mut seen: BTreeMap<(Point, &str), BTreeSet<String>> = BTreeMap::new();
-    let names: BTreeSet<&str> = cells
-        .iter()
-        .flat_map(|cell| cell.parameters.keys())
-        .map(String::as_str)
-        .filter(|name| !is_no_way(name) && *name != SPIN)
-        .collect();
+    let names = cells.iter().flat_map(|cell| cell.parameters.keys()).map(String::as_str);
+    let names: BTreeSet<&str> = names.filter(|name| !is_no_way(name) && *name != SPIN).collect();
     for cell in cells {
         let link = cell.link.as_deref();
         let point = (cell.level.as_str(), cell.test.as_str(), link, cell.between.as_str(), cell.size_bytes);
         for &name in &names {
             // Beside UDP, which has no Nagle's algorithm, it counts as off.
             let value = cell.parameters.get(name).filter(|value| name != "nagle" || *value != "off");
-            let value = value.map(Value::to_string);
-            let values = seen.entry((point, name)).or_default();
-            values.insert(value.unwrap_or_default());
+            let value = value.map(Value::to_string).unwrap_or_default();
+            seen.entry((point, name)).or_default().insert(value);
         }
     }
     let mut varied = BTreeMap::<&str, BTreeSet<&str>>::new();
-    for ((point, name), values) in seen {
-        if values.len() > 1 {
-            varied.entry(point.0).or_default().insert(name);
-        }
+    for ((point, name), _) in seen.into_iter().filter(|(_, values)| values.len() > 1) {
+        varied.entry(point.0).or_default().insert(name);
     }
     varied
 }
@@ -194,17 +175,15 @@ fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a
     let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
-    (&cell.level, cell.link.as_deref(), &cell.between, parameters, Waiting::of(cell))
+    (&cell.level, cell.link.as_deref(), &cell.between, parameters)
 }
 
-/// The label states how a way waits if its level has several ways of waiting.
-fn label((level, link, between, parameters, waiting): &Key, several: bool) -> String {
-    let mut parts = vec![level.to_string()];
-    parts.extend(link.filter(|link| link != level).map(str::to_owned));
+fn name((level, link, between, parameters): &Key) -> String {
+    let mut parts = vec![*level];
+    parts.extend(link.filter(|link| link != level));
     // The link veth implies namespaces.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
-    parts.extend((!said).then(|| between.to_string()));
-    parts.extend(parameters.iter().map(|(_, text)| text.clone()));
-    parts.extend(several.then(|| waiting.name().to_owned()));
+    parts.extend((!said).then_some(*between));
+    parts.extend(parameters.iter().map(|(_, text)| text.as_str()));
     parts.join(" · ")
 }

@@ -1,5 +1,7 @@
 //! The tables of the level `web`: the peak by file and by trace, and the latency below it.
 
+use std::cmp::Ordering;
+
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::parameter::MACHINE;
 use bywire_results::quantity;
@@ -8,14 +10,13 @@ use bywire_results::web::{self, SHARES};
 use crate::ethernet_table::{NAMING, row_of, text};
 use crate::table::{Column, Row, Table};
 
-/// The tables of a session's `web` cells, if it has any.
+/// The tables of a session's `web` cells.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let rows = |test: web::Test| -> Vec<Row> {
-        let mut cells: Vec<&Cell> =
-            cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name()).collect();
-        cells
-            .sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(std::cmp::Ordering::Equal));
-        cells.into_iter().map(|cell| row_of(&[cell], row(cell, test))).collect()
+        let own = cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name());
+        let mut own: Vec<&Cell> = own.collect();
+        own.sort_by(|one, other| place(one).partial_cmp(&place(other)).unwrap_or(Ordering::Equal));
+        own.into_iter().map(|cell| row_of(&[cell], row(cell, test))).collect()
     };
     let table = |title: &str, what: &str, test| Table {
         title: title.to_owned(),
@@ -27,17 +28,19 @@ pub fn tables(cells: &[Cell]) -> Vec<Table> {
         columns: columns(what),
         rows: rows(test),
     };
-    let tables = [
+    vec![
         table("Web servers: one file", "file", web::Test::File),
         table("Web servers: Zipf traces", "trace", web::Test::Zipf),
-    ];
-    tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
+    ]
 }
 
 /// By server and link, then by length or by α.
 fn place(cell: &Cell) -> (String, Option<String>, Option<u64>, f64, String) {
-    let alpha = cell.parameters.real("alpha").unwrap_or(0.0);
-    (text(cell, "server"), cell.link.clone(), cell.size_bytes, alpha, text(cell, "rank"))
+    (text(cell, "server"), cell.link.clone(), cell.size_bytes, alpha(cell), text(cell, "rank"))
+}
+
+fn alpha(cell: &Cell) -> f64 {
+    cell.parameters.real("alpha").unwrap_or(0.0)
 }
 
 fn columns(what: &str) -> Vec<Column> {
@@ -52,24 +55,20 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
     let server = web::Server::ALL.iter().find(|server| server.name() == text(cell, "server"));
     let what = match test {
         web::Test::File => cell.size_bytes.map(quantity::size).unwrap_or_default(),
-        web::Test::Zipf => {
-            let alpha = cell.parameters.real("alpha").unwrap_or(0.0);
-            format!("α {alpha}, {}", text(cell, "rank"))
-        }
+        web::Test::Zipf => format!("α {}, {}", alpha(cell), text(cell, "rank")),
     };
     let naming = [server.map_or("", |server| server.title()).to_owned(), way(cell), what];
     let own = [
-        quantity::value(cell.value, cell.unit),
+        quantity::of_cell(cell),
         cell.details.number("received_bytes_per_second").map(quantity::rate).unwrap_or_default(),
     ];
     let loops = cell.details.open_loops();
     let shares = SHARES.map(|share| {
-        let of = |name| {
-            cell.details.number(&format!("open_{:.0}_{name}_ns", 100.0 * share)).map(quantity::duration)
-        };
-        let spread = of("p99_least").zip(of("p99_most"));
-        let spread = spread.map_or_else(String::new, |(least, most)| format!(" ({least} to {most})"));
-        let told = of("p99").map(|p99| p99 + &spread).unwrap_or_default();
+        let detail = |name| cell.details.number(&format!("open_{:.0}_{name}_ns", 100.0 * share));
+        let [p99, least, most] =
+            ["p99", "p99_least", "p99_most"].map(|name| detail(name).map(quantity::duration));
+        let spread = least.zip(most).map(|(least, most)| format!(" ({least} to {most})"));
+        let told = p99.map(|p99| p99 + &spread.unwrap_or_default()).unwrap_or_default();
         let missed = loops.iter().any(|open| open.share == share && !open.is_sustained());
         if missed { format!("{told} not sustained").trim_start().to_owned() } else { told }
     });
@@ -85,8 +84,7 @@ fn row(cell: &Cell, test: web::Test) -> Vec<String> {
 }
 
 fn way(cell: &Cell) -> String {
-    let mtu = cell.parameters.number("mtu");
-    let mtu = mtu.map(|mtu| format!("MTU {mtu}"));
+    let mtu = cell.parameters.number("mtu").map(|mtu| format!("MTU {mtu}"));
     let machine = Some(text(cell, MACHINE)).filter(|machine| !machine.is_empty());
     [cell.link.clone(), mtu, machine].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -26,7 +26,6 @@ pub struct Share {
     /// Its time in ns. A difference may be negative.
     pub ns: f64,
     /// The 95 % bootstrap interval over pairs, in ns. Absent if there are too few pairs.
-    #[serde(default)]
     pub ci95_ns: Option<[f64; 2]>,
     /// How it was measured.
     pub how: String,
@@ -64,7 +63,7 @@ pub struct Account {
     pub beside: Vec<Share>,
     /// The work of both cores, by samples. Empty if they cannot be sampled.
     pub cores: Vec<CoreAccount>,
-    /// What the account cannot separate, and why.
+    /// Costs that the account cannot separate, and why.
     pub notes: Vec<String>,
 }
 

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::details::Details;
 use crate::moment::Moment;
-use crate::parameter::Parameters;
+use crate::names;
+use crate::parameter::{Parameters, Waiting};
 
 /// The schema of [`Cell`]; it changes when a reader of the old one would misread the new one.
 pub const CELL_SCHEMA: &str = "bywire-cell/1";
@@ -47,7 +48,6 @@ pub struct Cell {
     pub unit: Unit,
     /// The 95 % bootstrap interval of the median, resampled over fresh process pairs; absent below
     /// [`INTERVAL_PAIRS_MIN`] pairs.
-    #[serde(default)]
     pub ci95: Option<[f64; 2]>,
     /// The mean over all samples, if it differs in kind from the median (latency).
     pub mean: Option<f64>,
@@ -81,6 +81,13 @@ impl Cell {
     /// The number of its pairs of processes.
     pub fn pairs(&self) -> usize {
         self.blocks.iter().map(|block| block.pair).collect::<BTreeSet<_>>().len()
+    }
+
+    /// How its ends wait; sleeping if its parameters do not state it.
+    pub fn waiting(&self) -> Waiting {
+        // The form of older sessions.
+        let usual = if self.level == "msg" { Waiting::Adaptive } else { Waiting::Sleeping };
+        self.parameters.waiting().unwrap_or(usual)
     }
 
     /// The number of its disturbed blocks; see [`DISTURBED`].
@@ -126,40 +133,38 @@ pub struct Cacheline {
     pub after_ns: Option<f64>,
 }
 
-/// The unit of a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Unit {
-    /// Nanoseconds: half-RTT, or host CPU per message.
-    #[default]
-    #[serde(rename = "ns")]
-    Nanoseconds,
-    /// Bytes (N½).
-    #[serde(rename = "bytes")]
-    Bytes,
-    /// Payload bytes per second.
-    #[serde(rename = "bytes_per_second")]
-    BytesPerSecond,
-    /// Messages per second.
-    #[serde(rename = "messages_per_second")]
-    MessagesPerSecond,
-    /// Request/response pairs per second.
-    #[serde(rename = "transactions_per_second")]
-    TransactionsPerSecond,
-    /// Nanoseconds of CPU per second.
-    #[serde(rename = "ns_per_second")]
-    NanosecondsPerSecond,
-    /// Microseconds of CPU per 1,024 bytes.
-    #[serde(rename = "us_per_kb")]
-    MicrosecondsPerKb,
-    /// Things that should not happen, such as segments sent again.
-    #[serde(rename = "count")]
-    Count,
-    /// A share of what there is, such as that of a link.
-    #[serde(rename = "share")]
-    Share,
-    /// A share that was lost, or sent again.
-    #[serde(rename = "lost_share")]
-    LostShare,
+names! {
+    /// The unit of a value.
+    Unit, "unit" {
+        /// Nanoseconds: half-RTT, or host CPU per message.
+        Nanoseconds = "ns",
+        /// Bytes (N½).
+        Bytes = "bytes",
+        /// Payload bytes per second.
+        BytesPerSecond = "bytes_per_second",
+        /// Messages per second.
+        MessagesPerSecond = "messages_per_second",
+        /// Request/response pairs per second.
+        TransactionsPerSecond = "transactions_per_second",
+        /// Nanoseconds of CPU per second.
+        NanosecondsPerSecond = "ns_per_second",
+        /// Microseconds of CPU per 1,024 bytes.
+        MicrosecondsPerKb = "us_per_kb",
+        /// Things that should not happen, such as segments sent again.
+        Count = "count",
+        /// A share of what there is, such as that of a link.
+        Share = "share",
+        /// A share that was lost, or sent again.
+        LostShare = "lost_share",
+    }
+}
+
+/// Most tests time what they measure.
+#[expect(clippy::derivable_impls, reason = "the macro has no default variant")]
+impl Default for Unit {
+    fn default() -> Self {
+        Self::Nanoseconds
+    }
 }
 
 impl Unit {
@@ -275,13 +280,20 @@ pub struct Session {
     pub command: Vec<String>,
     /// Kernel, CPU, cores used and what they share, clocks, sysctls, offloads, versions.
     pub environment: Value,
-    /// What could not be measured here, and why.
+    /// Levels and tests that could not be measured here, and why.
     pub absent: Vec<Absence>,
     /// False while running or when it was interrupted.
     pub complete: bool,
     /// Every cell that was measured, in the order taken.
     #[serde(default, skip_serializing)]
     pub cells: Vec<Cell>,
+}
+
+impl Session {
+    /// The moments of all pairs.
+    pub fn moments(&self) -> impl Iterator<Item = &Moment> {
+        self.cells.iter().flat_map(|cell| &cell.moments)
+    }
 }
 
 /// A level or a test that this machine cannot run, with the reason that the report shows.

@@ -1,95 +1,81 @@
 //! Cells as comma-separated values (RFC 4180): one line for each cell, with units in the column names.
 
-use crate::cell::{Cell, CpuEnd};
+use crate::cell::{Cell, CpuEnd, Percentiles};
+use crate::parameter::plain;
+
+/// The name of a column, with its unit, and what it holds of a cell or of one end.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+const COLUMNS: [Column<Cell>; 23] = [
+    ("level", |cell| cell.level.clone()),
+    ("test", |cell| cell.test.clone()),
+    ("link", |cell| cell.link.clone().unwrap_or_default()),
+    ("between", |cell| cell.between.clone()),
+    ("size_bytes", |cell| optional(cell.size_bytes)),
+    ("parameters", parameters),
+    ("value", |cell| cell.value.to_string()),
+    ("unit", |cell| cell.unit.to_string()),
+    ("ci95_low", |cell| optional(cell.ci95.map(|[low, _]| low))),
+    ("ci95_high", |cell| optional(cell.ci95.map(|[_, high]| high))),
+    ("mean", |cell| optional(cell.mean)),
+    ("p5", |cell| percentile(cell, |all| all.p5)),
+    ("p50", |cell| percentile(cell, |all| all.p50)),
+    ("p90", |cell| percentile(cell, |all| all.p90)),
+    ("p95", |cell| percentile(cell, |all| all.p95)),
+    ("p99", |cell| percentile(cell, |all| all.p99)),
+    ("p999", |cell| percentile(cell, |all| all.p999)),
+    ("pairs", |cell| cell.pairs().to_string()),
+    ("blocks", |cell| cell.blocks.len().to_string()),
+    ("disturbed_blocks", |cell| cell.disturbed_blocks().to_string()),
+    ("outlier_blocks", |cell| cell.outlier_blocks().to_string()),
+    ("cacheline_before_ns", |cell| optional(cell.cacheline.map(|line| line.before_ns))),
+    ("cacheline_after_ns", |cell| optional(cell.cacheline.and_then(|line| line.after_ns))),
+];
+
+/// The columns of each end.
+const END_COLUMNS: [Column<CpuEnd>; 7] = [
+    ("core", |end| optional(end.core)),
+    ("machine_busy", |end| optional(end.machine_busy)),
+    ("steal", |end| optional(end.steal)),
+    ("attributed", |end| optional(end.attributed)),
+    ("unattributed", |end| optional(end.unattributed)),
+    ("service_demand_us_per_kb", |end| optional(end.service_demand_us_per_kb)),
+    ("service_demand_us_per_transaction", |end| optional(end.service_demand_us_per_transaction)),
+];
 
 /// All `cells` with a heading line. Absent values are empty fields.
 pub fn from_cells(cells: &[Cell]) -> String {
-    let heading = [COLUMNS, &end_columns("source"), &end_columns("target")].concat();
-    std::iter::once(heading).chain(cells.iter().map(line)).map(|line| line + "\r\n").collect()
-}
-
-const COLUMNS: &str = "level,test,link,between,size_bytes,parameters,value,unit,ci95_low,ci95_high,mean,\
-                       p5,p50,p90,p95,p99,p999,pairs,blocks,disturbed_blocks,outlier_blocks,cacheline_before_ns,cacheline_after_ns";
-
-fn end_columns(end: &str) -> String {
-    END_FIELDS.map(|field| format!(",{end}_{field}")).concat()
-}
-
-const END_FIELDS: [&str; 7] = [
-    "core",
-    "machine_busy",
-    "steal",
-    "attributed",
-    "unattributed",
-    "service_demand_us_per_kb",
-    "service_demand_us_per_transaction",
-];
-
-fn line(cell: &Cell) -> String {
-    let percentile = |of: fn(&crate::cell::Percentiles) -> f64| number(cell.percentiles.as_ref().map(of));
-    let parameters: Vec<String> = cell
-        .parameters
-        .iter()
-        .map(|(name, value)| match value.as_str() {
-            Some(text) => format!("{name}={text}"),
-            None => format!("{name}={value}"),
-        })
-        .collect();
-    let unit = serde_json::to_value(cell.unit).unwrap_or_default();
-    let mut fields = vec![
-        cell.level.clone(),
-        cell.test.clone(),
-        cell.link.clone().unwrap_or_default(),
-        cell.between.clone(),
-        number(cell.size_bytes),
-        parameters.join(";"),
-        cell.value.to_string(),
-        unit.as_str().unwrap_or_default().to_owned(),
-        number(cell.ci95.map(|[low, _]| low)),
-        number(cell.ci95.map(|[_, high]| high)),
-        number(cell.mean),
-        percentile(|p| p.p5),
-        percentile(|p| p.p50),
-        percentile(|p| p.p90),
-        percentile(|p| p.p95),
-        percentile(|p| p.p99),
-        percentile(|p| p.p999),
-        cell.pairs().to_string(),
-        cell.blocks.len().to_string(),
-        cell.disturbed_blocks().to_string(),
-        cell.outlier_blocks().to_string(),
-        number(cell.cacheline.map(|cacheline| cacheline.before_ns)),
-        number(cell.cacheline.and_then(|cacheline| cacheline.after_ns)),
-    ];
-    fields.extend(end_fields(&cell.cpu.source));
-    fields.extend(end_fields(&cell.cpu.target));
-    let quoted: Vec<String> = fields.iter().map(|field| quote(field)).collect();
-    quoted.join(",")
-}
-
-fn end_fields(end: &CpuEnd) -> [String; 7] {
-    [
-        number(end.core),
-        number(end.machine_busy),
-        number(end.steal),
-        number(end.attributed),
-        number(end.unattributed),
-        number(end.service_demand_us_per_kb),
-        number(end.service_demand_us_per_transaction),
-    ]
+    let ends = ["source", "target"].map(|end| END_COLUMNS.map(|(name, _)| format!("{end}_{name}")));
+    let heading: Vec<String> =
+        COLUMNS.iter().map(|(name, _)| (*name).to_owned()).chain(ends.into_iter().flatten()).collect();
+    let rows = cells.iter().map(|cell| {
+        let ends = [&cell.cpu.source, &cell.cpu.target].map(|end| END_COLUMNS.map(|(_, field)| field(end)));
+        COLUMNS.iter().map(|(_, field)| field(cell)).chain(ends.into_iter().flatten()).collect()
+    });
+    table(&heading, rows)
 }
 
 /// Any table: a heading line and `rows`, each as long as the heading.
-pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let heading = heading.iter().map(|name| (*name).to_owned()).collect();
-    std::iter::once(heading)
-        .chain(rows)
-        .map(|row: Vec<String>| row.iter().map(|field| quote(field)).collect::<Vec<_>>().join(",") + "\r\n")
-        .collect()
+pub fn table(heading: &[impl AsRef<str>], rows: impl Iterator<Item = Vec<String>>) -> String {
+    line(heading) + &rows.map(|row| line(&row)).collect::<String>()
 }
 
-fn number(value: Option<impl ToString>) -> String {
+/// A field that is empty if there is no value.
+pub fn optional(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn line(fields: &[impl AsRef<str>]) -> String {
+    fields.iter().map(|field| quote(field.as_ref())).collect::<Vec<_>>().join(",") + "\r\n"
+}
+
+fn parameters(cell: &Cell) -> String {
+    let told = cell.parameters.iter().map(|(name, value)| format!("{name}={}", plain(value)));
+    told.collect::<Vec<_>>().join(";")
+}
+
+fn percentile(cell: &Cell, of: fn(&Percentiles) -> f64) -> String {
+    optional(cell.percentiles.as_ref().map(of))
 }
 
 fn quote(field: &str) -> String {

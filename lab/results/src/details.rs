@@ -1,12 +1,10 @@
 //! The further results of a cell, by names that end with their units.
 
-use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::values::named_values;
 use crate::web::{LOADS, OpenLoop};
 
 /// The share of all payload that did not arrive.
@@ -17,26 +15,21 @@ pub const RATES_BY_SIZE: &str = "bytes_per_second_by_size";
 /// The command that takes a cell which is none of `bywire measure`.
 pub const COMMAND: &str = "command";
 
-/// Named results besides a cell's value, such as `sent_bytes_per_second`. Each test has its own. The methods read them,
-/// and return nothing for a result that is absent or has another type.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Details(BTreeMap<String, Value>);
+named_values! {
+    /// Named results besides a cell's value, such as `sent_bytes_per_second`. Each test has its own. The methods read them,
+    /// and return nothing for a result that is absent or has another type.
+    Details
+}
 
 impl Details {
     /// A number.
     pub fn number(&self, name: &str) -> Option<f64> {
-        self.0.get(name)?.as_f64()
+        self.get(name)?.as_f64()
     }
 
     /// A whole number.
     pub fn count(&self, name: &str) -> Option<u64> {
-        self.0.get(name)?.as_u64()
-    }
-
-    /// A text.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name)?.as_str()
+        self.get(name)?.as_u64()
     }
 
     /// A list of numbers.
@@ -46,7 +39,7 @@ impl Details {
 
     /// A structure.
     pub fn structure<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        T::deserialize(self.0.get(name)?).ok()
+        T::deserialize(self.get(name)?).ok()
     }
 
     /// One line about the cores, if one of them had no time left for more connections.
@@ -61,7 +54,7 @@ impl Details {
 
     /// The median rates of a sweep, as (length in bytes, bytes per second).
     pub fn rates_by_size(&self) -> Option<Vec<(f64, f64)>> {
-        self.0.get(RATES_BY_SIZE)?.as_array()?;
+        self.get(RATES_BY_SIZE)?.as_array()?;
         let point = |point: &Value| Some((point.get(0)?.as_f64()?, point.get(1)?.as_f64()?));
         Some(self.entries(RATES_BY_SIZE).iter().filter_map(point).collect())
     }
@@ -72,27 +65,7 @@ impl Details {
     }
 
     fn entries(&self, name: &str) -> &[Value] {
-        self.0.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-    }
-}
-
-impl Deref for Details {
-    type Target = BTreeMap<String, Value>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for Details {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl<const COUNT: usize> From<[(String, Value); COUNT]> for Details {
-    fn from(results: [(String, Value); COUNT]) -> Self {
-        Self(results.into())
+        self.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 }
 

@@ -21,7 +21,7 @@ impl Link {
 }
 
 names! {
-    /// What the ends speak.
+    /// The protocol between the ends.
     Protocol, "protocol" {
         /// The kernel's TCP.
         Tcp = "tcp",

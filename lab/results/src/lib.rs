@@ -15,4 +15,5 @@ pub mod name;
 pub mod parameter;
 pub mod quantity;
 pub mod store;
+mod values;
 pub mod web;

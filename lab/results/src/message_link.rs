@@ -3,12 +3,10 @@
 use crate::names;
 
 names! {
-    /// What carries messages between two ports.
+    /// The carrier of messages between two ports.
     Link, "link of level msg" {
-        /// Between two processes of one machine.
-        Shm = "shm",
-        /// Between two machines.
-        Udp = "udp",
+        Shm = "shm": "rings in sealed shared memory",
+        Udp = "udp": "UDP between two nodes of a fabric, each with a service of its own",
     }
 }
 
@@ -22,15 +20,5 @@ names! {
         Encrypted = "encrypted",
         /// Against accidents, and strangers who see nothing.
         Plain = "plain",
-    }
-}
-
-impl Link {
-    /// What it is, in a line.
-    pub const fn about(self) -> &'static str {
-        match self {
-            Self::Shm => "rings in sealed shared memory",
-            Self::Udp => "UDP between two nodes of a fabric, each with a service of its own",
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Words of the level `mpi`.
 
-use crate::ethernet;
-use crate::names;
+use crate::{ethernet, names};
 
 names! {
     /// An MPI implementation.

@@ -1,12 +1,10 @@
 //! The parameters of cells, and their words for readers.
 
-use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message_link::SECURITY;
+use crate::names;
+use crate::values::named_values;
 
 /// Parameters that state how long a cell was measured. `burden` is an older name of `slowdown`.
 pub const HOW_LONG: [&str; 8] =
@@ -22,42 +20,38 @@ pub const ADAPTIVE: &str = "adaptive";
 /// The MPI implementation.
 pub const MPI: &str = "mpi";
 
-/// The options chosen for a cell, by the names of the command line. Stored sessions may have names and forms of older
-/// versions. The methods read all of them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Parameters(BTreeMap<String, Value>);
+named_values! {
+    /// The options chosen for a cell, by the names of the command line. Stored sessions may have names and forms of older
+    /// versions. The methods read all of them.
+    Parameters
+}
 
-/// How an end waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Spin {
-    /// It polls.
-    Always,
-    /// It polls a bounded time, then sleeps.
-    Adaptive,
-    /// It sleeps at once.
-    Never,
+names! {
+    /// How an end waits, in the order of tables.
+    Waiting, "kind of waiting" {
+        /// It polls a bounded time, then sleeps: the message layer's default.
+        Adaptive = "adaptive",
+        /// It sleeps in the kernel until woken.
+        Sleeping = "sleeping",
+        /// It polls, and keeps its core busy.
+        Polling = "polling",
+    }
 }
 
 impl Parameters {
-    /// A text.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name)?.as_str()
-    }
-
     /// A whole number.
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.0.get(name)?.as_u64()
+        self.get(name)?.as_u64()
     }
 
     /// A number.
     pub fn real(&self, name: &str) -> Option<f64> {
-        self.0.get(name)?.as_f64()
+        self.get(name)?.as_f64()
     }
 
     /// True for a flag that was given and for a switch that is on.
     pub fn is_on(&self, name: &str) -> bool {
-        self.0.get(name) == Some(&Value::Bool(true)) || self.text(name) == Some("on")
+        self.get(name) == Some(&Value::Bool(true)) || self.text(name) == Some("on")
     }
 
     /// True for a switch that is off.
@@ -66,50 +60,28 @@ impl Parameters {
     }
 
     /// How the ends wait, if the parameters state it.
-    pub fn spin(&self) -> Option<Spin> {
-        Some(match self.0.get("spin")? {
-            Value::Bool(true) => Spin::Always,
-            Value::String(text) if text == ADAPTIVE => Spin::Adaptive,
+    pub fn waiting(&self) -> Option<Waiting> {
+        Some(match self.get("spin")? {
+            Value::Bool(true) => Waiting::Polling,
+            Value::String(text) if text == ADAPTIVE => Waiting::Adaptive,
             // The form of older sessions.
-            Value::String(text) if text == "on" || text == "true" => Spin::Always,
-            _ => Spin::Never,
+            Value::String(text) if text == "on" || text == "true" => Waiting::Polling,
+            _ => Waiting::Sleeping,
         })
     }
 }
 
-impl Deref for Parameters {
-    type Target = BTreeMap<String, Value>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for Parameters {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl FromIterator<(String, Value)> for Parameters {
-    fn from_iter<I: IntoIterator<Item = (String, Value)>>(chosen: I) -> Self {
-        Self(chosen.into_iter().collect())
-    }
-}
-
-impl<const COUNT: usize> From<[(String, Value); COUNT]> for Parameters {
-    fn from(chosen: [(String, Value); COUNT]) -> Self {
-        Self(chosen.into())
-    }
+/// A value as text, without quotation marks.
+pub fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A parameter in the words for readers.
 pub fn parameter(name: &str, value: &Value) -> String {
     let plain = match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(true) => "on".into(),
-        Value::Bool(false) => "off".into(),
-        other => other.to_string(),
+        Value::Bool(true) => "on".to_owned(),
+        Value::Bool(false) => "off".to_owned(),
+        other => plain(other),
     };
     match (name, plain.as_str()) {
         ("lent", "on") => "lent".into(),

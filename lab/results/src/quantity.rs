@@ -1,6 +1,6 @@
 //! Formatting of figures: three significant digits, and the unit that keeps them short.
 
-use crate::cell::Unit;
+use crate::cell::{Cell, Unit};
 
 /// `value` with its unit, as `5.05 µs` or `12.3 GB/s`.
 pub fn value(value: f64, unit: Unit) -> String {
@@ -14,6 +14,11 @@ pub fn value(value: f64, unit: Unit) -> String {
         Unit::Count => digits(value),
         Unit::Share | Unit::LostShare => percent(value),
     }
+}
+
+/// The value of a cell, with its unit.
+pub fn of_cell(cell: &Cell) -> String {
+    value(cell.value, cell.unit)
 }
 
 /// The text in place of an interval if there are too few pairs.
@@ -43,6 +48,11 @@ pub fn size(bytes: u64) -> String {
         _ if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
         _ => format!("{bytes} B"),
     }
+}
+
+/// A message length after some words, or nothing if there is none.
+pub fn size_after(words: &str, bytes: Option<u64>) -> String {
+    bytes.map(|bytes| format!("{words}{}", size(bytes))).unwrap_or_default()
 }
 
 /// A factor, as `12.4×`.

@@ -5,6 +5,8 @@
 //! or killed at any moment keeps every pair that it has taken. A reader ignores an incomplete last line, and
 //! [`cut_off`] reports it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,8 +15,7 @@ use bywire_command::plain::is_obeyed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cell::INTERVAL_PAIRS_MIN;
-use crate::cell::{CELL_SCHEMA, Cell, SESSION_SCHEMA, Session};
+use crate::cell::{CELL_SCHEMA, Cell, INTERVAL_PAIRS_MIN, SESSION_SCHEMA, Session};
 
 const SESSION_FILE: &str = "session.json";
 const CELLS_FILE: &str = "cells.jsonl";
@@ -39,30 +40,15 @@ pub enum StoreError {
     /// There is no session to read.
     #[error("{0} holds no session: name a directory that `bywire bench` wrote")]
     Absent(PathBuf),
-    /// The content of a file is not valid.
-    #[error("{path}, line {line}: {reason}; it is not a session of this version")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// The error in it.
-        reason: String,
-    },
+    /// The content of a file is not valid: the file, the line counted from 1, and the error in it.
+    #[error("{0}, line {1}: {2}; it is not a session of this version")]
+    Malformed(PathBuf, usize, String),
     /// The file holds only an incomplete line.
-    #[error("{path}, line 1: cut off; 0 cells read")]
-    CutOff {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// A measured value is not a number. JSON cannot hold it.
-    #[error("{level} {test} has no value: nothing was measured")]
-    Empty {
-        /// The cell's level.
-        level: String,
-        /// The cell's test.
-        test: String,
-    },
+    #[error("{0}, line 1: cut off; 0 cells read")]
+    CutOff(PathBuf),
+    /// A measured value of this level and test is not a number. JSON cannot hold it.
+    #[error("{0} {1} has no value: nothing was measured")]
+    Empty(String, String),
 }
 
 /// A session that is being written.
@@ -81,21 +67,21 @@ impl Store {
     /// The directory holds a session already, or cannot be written. Then nothing is left behind.
     pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
         let made = !directory.exists();
-        let store = Self::create_files(directory, session);
-        if made && store.is_err() {
-            // An error here adds nothing to the first one.
-            let _left = fs::remove_dir_all(directory);
-        }
-        store
+        Self::create_files(directory, session).inspect_err(|_| {
+            if made {
+                // An error here adds nothing to the first one.
+                let _left = fs::remove_dir_all(directory);
+            }
+        })
     }
 
     fn create_files(directory: &Path, session: &Session) -> Result<Self, StoreError> {
-        fs::create_dir_all(directory).map_err(|reason| file_error("make", directory, reason))?;
+        fs::create_dir_all(directory).map_err(failed("make", directory))?;
         if directory.join(SESSION_FILE).exists() {
             return Err(StoreError::Occupied(directory.to_owned()));
         }
         let path = directory.join(CELLS_FILE);
-        let cells = File::create(&path).map_err(|reason| file_error("make", &path, reason))?;
+        let cells = File::create(&path).map_err(failed("make", &path))?;
         let store = Self { directory: directory.to_owned(), cells, cells_bytes: 0 };
         store.save(session)?;
         Ok(store)
@@ -107,14 +93,13 @@ impl Store {
     /// The cell has no value, or cannot be written, for instance because the disk is full. Cells stored before stay.
     pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
         if !has_value(cell) {
-            return Err(StoreError::Empty { level: cell.level.clone(), test: cell.test.clone() });
+            return Err(StoreError::Empty(cell.level.clone(), cell.test.clone()));
         }
-        let mut line = json(cell);
-        line.push('\n');
+        let line = json(cell) + "\n";
         if let Err(reason) = self.cells.write_all(line.as_bytes()) {
             // Removes the incomplete line if possible. Readers ignore it otherwise.
             let _torn = self.cells.set_len(self.cells_bytes);
-            return Err(file_error("write", &self.directory.join(CELLS_FILE), reason));
+            return Err(failed("write", &self.directory.join(CELLS_FILE))(reason));
         }
         self.cells_bytes += line.len() as u64;
         Ok(())
@@ -130,12 +115,8 @@ impl Store {
             return Ok(());
         }
         let running = self.directory.join(RUNNING);
-        match fs::create_dir(&running) {
-            Err(reason) if reason.kind() != io::ErrorKind::AlreadyExists => {
-                Err(file_error("write", &running, reason))
-            }
-            _ => replace(&running.join(format!("{place:04}.json")), &json(cell)),
-        }
+        unless(io::ErrorKind::AlreadyExists, fs::create_dir(&running)).map_err(failed("write", &running))?;
+        replace(&running.join(format!("{place:04}.json")), &json(cell))
     }
 
     /// Removes what [`Store::keep_running`] kept, once all of it has been appended.
@@ -144,12 +125,7 @@ impl Store {
     /// It cannot be removed. It then only takes room, because readers recognise its cells among those appended.
     pub fn forget_running(&self) -> Result<(), StoreError> {
         let running = self.directory.join(RUNNING);
-        match fs::remove_dir_all(&running) {
-            Err(reason) if reason.kind() != io::ErrorKind::NotFound => {
-                Err(file_error("remove", &running, reason))
-            }
-            _ => Ok(()),
-        }
+        unless(io::ErrorKind::NotFound, fs::remove_dir_all(&running)).map_err(failed("remove", &running))
     }
 
     /// Replaces the session's own facts atomically: seconds so far, absences, whether it is complete.
@@ -175,9 +151,8 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     if !path.exists() {
         return Err(StoreError::Absent(directory.to_owned()));
     }
-    let text = read_text(&path)?;
     let mut session: Session =
-        parsed(text.as_bytes()).map_err(|error| malformed(&path, error.line().max(1), error))?;
+        parsed(&read_bytes(&path)?).map_err(|error| malformed(&path, error.line().max(1), error))?;
     if session.schema != SESSION_SCHEMA {
         let reason = format!("schema {} rather than {SESSION_SCHEMA}", session.schema);
         return Err(malformed(&path, 1, reason));
@@ -187,18 +162,15 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
     let path = directory.join(CELLS_FILE);
     let is_torn;
     (session.cells, is_torn) = read_cells(&path)?;
+    let identity = |cell: &Cell| (cell.level.clone(), cell.test.clone(), cell.moments.first().copied());
     for cell in running {
-        // The session was killed between appending and removing.
-        let is_known = session.cells.iter().any(|known| {
-            (&known.level, &known.test, known.moments.first())
-                == (&cell.level, &cell.test, cell.moments.first())
-        });
-        if !is_known {
+        // A known one is there twice, because the session was killed between appending and removing.
+        if !session.cells.iter().any(|known| identity(known) == identity(&cell)) {
             session.cells.push(cell);
         }
     }
     if session.cells.is_empty() && is_torn {
-        return Err(StoreError::CutOff { path });
+        return Err(StoreError::CutOff(path));
     }
     Ok(session)
 }
@@ -210,11 +182,10 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
 /// The cells cannot be read.
 pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreError> {
     let path = directory.join(CELLS_FILE);
-    let bytes = fs::read(&path).map_err(|reason| file_error("read", &path, reason))?;
-    let whole = bytes.split(|&byte| byte == b'\n').count();
-    let torn = bytes.last().is_some_and(|&byte| byte != b'\n');
-    let place = match torn {
-        true => Some(format!("{}, line {whole}", path.display())),
+    let bytes = read_bytes(&path)?;
+    let line = bytes.split(|&byte| byte == b'\n').count();
+    let place = match bytes.last().is_some_and(|&byte| byte != b'\n') {
+        true => Some(format!("{}, line {line}", path.display())),
         false => read_running(directory)?.1.first().map(|path| path.display().to_string()),
     };
     Ok(place.map(|place| format!("{place}: cut off; {cells} cells read")))
@@ -247,29 +218,21 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// The directories directly below `places` that hold a session, the newest first; each once.
 pub fn newest_first(places: &[&Path]) -> Vec<PathBuf> {
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
-    let mut sessions: Vec<_> = entries
-        .filter_map(|entry| {
-            let written = fs::metadata(entry.path().join(SESSION_FILE)).ok()?.modified().ok()?;
-            Some((std::cmp::Reverse(written), entry.path()))
-        })
-        .collect();
-    sessions.sort();
-    sessions.dedup();
+    let dated =
+        |path: PathBuf| Some((Reverse(fs::metadata(path.join(SESSION_FILE)).ok()?.modified().ok()?), path));
+    let sessions: BTreeSet<_> = entries.filter_map(|entry| dated(entry.path())).collect();
     sessions.into_iter().map(|(_, path)| path).collect()
 }
 
 /// The complete lines, and whether an incomplete one follows.
 fn read_cells(path: &Path) -> Result<(Vec<Cell>, bool), StoreError> {
-    let bytes = fs::read(path).map_err(|reason| file_error("read", path, reason))?;
+    let bytes = read_bytes(path)?;
     // An incomplete line may end within a character.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    let mut cells = Vec::new();
-    for (index, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
-        if line.is_empty() {
-            continue;
-        }
-        cells.push(parsed_cell(line).map_err(|reason| malformed(path, index + 1, reason))?);
-    }
+    let lines = bytes[..whole].split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+    let cells = lines
+        .map(|(index, line)| parsed_cell(line).map_err(|reason| malformed(path, index + 1, reason)))
+        .collect::<Result<_, _>>()?;
     Ok((cells, whole < bytes.len()))
 }
 
@@ -283,7 +246,7 @@ fn read_running(directory: &Path) -> Result<(Vec<Cell>, Vec<PathBuf>), StoreErro
     for path in paths {
         let line = match fs::read(&path) {
             Err(reason) if reason.kind() == io::ErrorKind::NotFound => continue,
-            line => line.map_err(|reason| file_error("read", &path, reason))?,
+            line => line.map_err(failed("read", &path))?,
         };
         // The machine may have stopped while this file was written. Complete cells are in another file.
         match parsed_cell(&line) {
@@ -329,19 +292,16 @@ fn make_plain(value: &mut Value) {
 /// Replaces line ends and tabs by spaces, and removes other control characters and those that change the direction of
 /// writing.
 fn plain(text: &str) -> String {
-    text.chars()
-        .map(|letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter })
-        .filter(|letter| !is_obeyed(*letter))
-        .collect()
+    let blanked = |letter| if matches!(letter, '\n' | '\r' | '\t') { ' ' } else { letter };
+    text.chars().map(blanked).filter(|letter| !is_obeyed(*letter)).collect()
 }
 
 /// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), StoreError> {
     let fresh = path.with_extension("json.new");
     let written = fs::write(&fresh, format!("{text}\n")).and_then(|()| fs::rename(&fresh, path));
-    written.map_err(|reason| {
+    written.map_err(failed("write", path)).inspect_err(|_| {
         let _absent = fs::remove_file(&fresh);
-        file_error("write", path, reason)
     })
 }
 
@@ -349,8 +309,13 @@ fn has_value(cell: &Cell) -> bool {
     cell.value.is_finite() && cell.ci95.iter().flatten().all(|bound| bound.is_finite())
 }
 
-fn read_text(path: &Path) -> Result<String, StoreError> {
-    fs::read_to_string(path).map_err(|reason| file_error("read", path, reason))
+fn read_bytes(path: &Path) -> Result<Vec<u8>, StoreError> {
+    fs::read(path).map_err(failed("read", path))
+}
+
+/// The result, without an error of the `expected` kind.
+fn unless(expected: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|reason| if reason.kind() == expected { Ok(()) } else { Err(reason) })
 }
 
 fn json(value: &impl serde::Serialize) -> String {
@@ -358,10 +323,10 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("cells and sessions are JSON")
 }
 
-fn file_error(action: &'static str, path: &Path, reason: io::Error) -> StoreError {
-    StoreError::File { action, path: path.to_owned(), reason }
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |reason| StoreError::File { action, path: path.to_owned(), reason }
 }
 
 fn malformed(path: &Path, line: usize, reason: impl ToString) -> StoreError {
-    StoreError::Malformed { path: path.to_owned(), line, reason: reason.to_string() }
+    StoreError::Malformed(path.to_owned(), line, reason.to_string())
 }

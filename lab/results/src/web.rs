@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ethernet;
-use crate::names;
+use crate::{ethernet, names};
 
 /// The level's name, on the command line and in cells.
 pub const LEVEL: &str = "web";
@@ -101,7 +100,7 @@ pub struct OpenLoop {
     pub from_intended_send_ns: Vec<(u64, u64)>,
     /// From the time when it was sent.
     pub from_send_ns: Vec<(u64, u64)>,
-    /// Was it [sustained](Self::is_sustained), as the session says?
+    /// Whether it was [sustained](Self::is_sustained), by the session.
     pub sustained: bool,
 }
 

@@ -1,88 +1,68 @@
 //! The parts of a message's time, as bars: by differences between variants, and by samples of both cores.
 
+use std::collections::BTreeSet;
+
 use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Names, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// Both plots. Without a breakdown they are empty.
 pub fn plots(ways: &[Way]) -> [Plot; 2] {
-    let accounts: Vec<(String, Account)> = ways
-        .iter()
-        .flat_map(|way| {
-            let cells = way.by_size("breakdown").into_iter();
-            cells.filter_map(|cell| Some((row_name(way, cell), Account::of(cell)?)))
-        })
-        .collect();
+    let cells = ways.iter().flat_map(|way| way.by_size("breakdown").into_iter().map(move |cell| (way, cell)));
+    let account = |(way, cell): (&Way, &Cell)| {
+        let size = quantity::size(cell.size_bytes.unwrap_or(0));
+        Some((format!("{}, {size}: {}", way.label, quantity::duration(cell.value)), Account::of(cell)?))
+    };
+    let accounts: Vec<(String, Account)> = cells.filter_map(account).collect();
     [by_differences(&accounts), by_samples(&accounts)]
 }
 
-fn row_name(way: &Way, cell: &Cell) -> String {
-    let size = quantity::size(cell.size_bytes.unwrap_or(0));
-    format!("{}, {size}: {}", way.label, quantity::duration(cell.value))
-}
-
 fn by_differences(accounts: &[(String, Account)]) -> Plot {
-    let bars = accounts
-        .iter()
-        .map(|(name, account)| match account.adds_up() {
-            true => (name.clone(), &account.parts[..]),
-            false => (format!("{name} – failed"), &[][..]),
-        })
-        .collect();
-    let failed = accounts.iter().filter(|(_, account)| !account.adds_up());
-    let failed: Vec<String> = failed.map(|(name, _)| format!("{name}: {FAILED}")).collect();
-    let beside = accounts.iter().filter(|(_, account)| account.adds_up()).flat_map(|(name, account)| {
-        let told = |share: &Share| {
+    let (mut bars, mut failed, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, account) in accounts {
+        if !account.adds_up() {
+            failed.push(format!("{name}: {FAILED}"));
+            bars.push((format!("{name} – failed"), Vec::new()));
+            continue;
+        }
+        bars.push((name.clone(), account.parts.clone()));
+        beside.extend(account.beside.iter().map(|share| {
             let (ns, interval) = (quantity::duration(share.ns), share.interval());
             format!("{name}: {} {ns} ({interval}), {}.", share.name, share.how)
-        };
-        account.beside.iter().map(told).collect::<Vec<_>>()
-    });
-    let mut notes: Vec<String> = accounts.iter().flat_map(|(_, account)| account.notes.clone()).collect();
-    notes.sort();
-    notes.dedup();
-    Plot {
-        remarks: failed.into_iter().chain(beside).chain(notes).collect(),
-        ..stacked(
-            "breakdown",
-            "Where a half-RTT goes, by differences",
-            "Each part is what leaving it out saves, one after the other, in fresh pairs taken in turn; what is left over \
-             is shown as not explained. A part below nought cost less than leaving it out. The table says of each how it \
-             was found, with its 95 % interval.",
-            bars,
-        )
+        }));
     }
+    let notes: BTreeSet<String> = accounts.iter().flat_map(|(_, account)| account.notes.clone()).collect();
+    let about = "Each part is what leaving it out saves, one after the other, in fresh pairs taken in turn; what is left \
+                 over is shown as not explained. A part below nought cost less than leaving it out. The table says of \
+                 each how it was found, with its 95 % interval.";
+    let remarks = failed.into_iter().chain(beside).chain(notes).collect();
+    Plot { remarks, ..stacked(["breakdown", "Where a half-RTT goes, by differences"], about, bars) }
 }
 
 fn by_samples(accounts: &[(String, Account)]) -> Plot {
     let bars = accounts.iter().flat_map(|(name, account)| {
-        account.cores.iter().map(move |core| {
-            (format!("{}, {}", name.split(": ").next().unwrap_or(name), core.end), &core.parts[..])
-        })
+        let name = name.split(": ").next().unwrap_or(name);
+        account.cores.iter().map(move |core| (format!("{name}, {}", core.end), core.parts.clone()))
     });
-    stacked(
-        "breakdown-samples",
-        "Where both cores are during a half-RTT, by samples",
-        "What the core of each end was at while a half-RTT passed, as the kernel's clock found it every 0.1 ms. While one \
-         end works the other waits, so each core is idle or polls for much of the time.",
-        bars.collect(),
-    )
+    let about = "What the core of each end was at while a half-RTT passed, as the kernel's clock found it every 0.1 ms. \
+                 While one end works the other waits, so each core is idle or polls for much of the time.";
+    let names = ["breakdown-samples", "Where both cores are during a half-RTT, by samples"];
+    stacked(names, about, bars.collect())
 }
 
 /// One bar for each row. Its parts have the order in which they first occur, and the unexplained part is last.
-fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String, &[Share])>) -> Plot {
-    let mut names: Vec<&str> = Vec::new();
-    for share in bars.iter().flat_map(|(_, shares)| shares.iter()) {
-        if !names.contains(&share.name.as_str()) {
-            names.push(&share.name);
+fn stacked(names: Names, about: &str, bars: Vec<(String, Vec<Share>)>) -> Plot {
+    let mut parts: Vec<&str> = Vec::new();
+    for share in bars.iter().flat_map(|(_, shares)| shares) {
+        if !parts.contains(&share.name.as_str()) {
+            parts.push(&share.name);
         }
     }
     // The kinds of samples have a fixed order. The parts of a ladder have the order in which they were left out.
-    let kinds = KINDS;
-    names.sort_by_key(|name| (*name == REST, kinds.iter().position(|kind| kind == name)));
+    parts.sort_by_key(|name| (*name == REST, KINDS.iter().position(|kind| kind == name)));
     let part = |(slot, name): (usize, &&str)| {
         let points = bars.iter().enumerate().filter_map(|(index, (_, shares))| {
             let share = shares.iter().find(|share| share.name == **name)?;
@@ -94,17 +74,11 @@ fn stacked(id: &'static str, title: &'static str, about: &str, bars: Vec<(String
                 ..Point::new(index as f64, share.ns / whole_ns)
             })
         });
-        Series { name: (*name).to_owned(), look: Look::Part, slot, points: points.collect() }
+        Series::new(name, Look::Part, slot, points)
     };
-    Plot {
-        id,
-        title,
-        about: about.to_owned(),
-        kind: Kind::Bars,
-        x: Axis { name: "message", quantity: Quantity::Name, logarithmic: false },
-        y: Axis { name: "share of a half-RTT", quantity: Quantity::Share, logarithmic: false },
-        series: names.iter().enumerate().map(part).collect(),
-        categories: bars.into_iter().map(|(name, _)| name).collect(),
-        remarks: Vec::new(),
-    }
+    let series = parts.iter().enumerate().map(part).collect();
+    let categories = bars.iter().map(|(name, _)| name.clone()).collect();
+    let y = Axis::linear("share of a half-RTT", Quantity::Share);
+    let x = Axis::linear("message", Quantity::Name);
+    Plot { x, ..Plot::bars(names, about, y, categories, series) }
 }

@@ -7,9 +7,8 @@ use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::rounded;
-use crate::plot::data::{Axis, Kind, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
-use crate::way_figures::n_half;
 
 /// Bins for each factor of ten in the distribution of half-RTT.
 const BINS_PER_DECADE: f64 = 40.0;
@@ -19,15 +18,8 @@ pub fn half_rtt(ways: &[Way], ceilings: &Ceilings) -> Plot {
     let sizes = extent(&series);
     series.extend(limit("cache-line floor", ceilings.half_rtt_floor(), sizes));
     series.extend(limit("futex or pipe hand-off", ceilings.wake_floor(), sizes));
-    Plot {
-        id: "half-rtt",
-        title: "Half-RTT by message length",
-        about: "Median of single round trips, halved; the band runs from p5 to p95. Lower is better.".into(),
-        x: Axis::SIZE,
-        y: Axis::HALF_RTT,
-        series,
-        ..Plot::CURVES
-    }
+    let about = "Median of single round trips, halved; the band runs from p5 to p95. Lower is better.";
+    Plot::curves(["half-rtt", "Half-RTT by message length"], about, [Axis::SIZE, Axis::HALF_RTT], series)
 }
 
 pub fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
@@ -38,18 +30,10 @@ pub fn one_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
     series.extend(ways.iter().enumerate().filter_map(n_half_mark));
     series.extend(ceiling_curve("one core: write, copy and sum", ceilings.curve("touched"), sizes));
     series.extend(ceiling_curve("memcpy", ceilings.curve("memcpy"), sizes));
-    Plot {
-        id: "one-way",
-        title: "One-way rate by message length",
-        about: "Payload received per second; the band is the 95 % interval of the median. A large diamond is N½, the \
-                length at half of the highest rate. Higher is better."
-            .into(),
-        x: Axis::SIZE,
-        y: Axis::RATE,
-        series,
-        remarks,
-        ..Plot::CURVES
-    }
+    let about = "Payload received per second; the band is the 95 % interval of the median. A large diamond is N½, the \
+                 length at half of the highest rate. Higher is better.";
+    let names = ["one-way", "One-way rate by message length"];
+    Plot { remarks, ..Plot::curves(names, about, [Axis::SIZE, Axis::RATE], series) }
 }
 
 pub fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
@@ -57,47 +41,24 @@ pub fn two_way(ways: &[Way], ceilings: &Ceilings) -> Plot {
     let remarks = holes(&series);
     let sizes = extent(&series);
     series.extend(limit("memory read + write", ceilings.two_way(), sizes));
-    Plot {
-        id: "two-way",
-        title: "Two-way rate by message length",
-        about: "Both directions at once, added up; the band is the 95 % interval of the median. Higher is better.".into(),
-        x: Axis::SIZE,
-        y: Axis::RATE,
-        series,
-        remarks,
-        ..Plot::CURVES
-    }
+    let about =
+        "Both directions at once, added up; the band is the 95 % interval of the median. Higher is better.";
+    let names = ["two-way", "Two-way rate by message length"];
+    Plot { remarks, ..Plot::curves(names, about, [Axis::SIZE, Axis::RATE], series) }
 }
 
 pub fn interleave(ways: &[Way]) -> Plot {
-    Plot {
-        id: "interleave",
-        title: "Half-RTT beside a long transfer",
-        about: "Short messages by length while a long transfer runs in the same pair; the band runs from p5 to p95. \
-                Lower is better."
-            .into(),
-        x: Axis::SIZE,
-        y: Axis::HALF_RTT,
-        series: curves(ways, "interleave", middle_of_samples),
-        ..Plot::CURVES
-    }
+    let about = "Short messages by length while a long transfer runs in the same pair; the band runs from p5 to p95. \
+                 Lower is better.";
+    let (names, axes) = (["interleave", "Half-RTT beside a long transfer"], [Axis::SIZE, Axis::HALF_RTT]);
+    Plot::curves(names, about, axes, curves(ways, "interleave", middle_of_samples))
 }
 
 pub fn transactions(ways: &[Way]) -> Plot {
-    Plot {
-        id: "transactions",
-        title: "Transactions per second by request length",
-        about: "One request and its response at a time; the band is the 95 % interval of the median. Higher is better."
-            .into(),
-        x: Axis::SIZE,
-        y: Axis {
-            name: "transactions",
-            quantity: Quantity::PerSecond,
-            logarithmic: true,
-        },
-        series: curves(ways, "rr", |cell| cell.ci95),
-        ..Plot::CURVES
-    }
+    let about = "One request and its response at a time; the band is the 95 % interval of the median. Higher is better.";
+    let axes = [Axis::SIZE, Axis::logarithmic("transactions", Quantity::PerSecond)];
+    let series = curves(ways, "rr", |cell| cell.ci95);
+    Plot::curves(["transactions", "Transactions per second by request length"], about, axes, series)
 }
 
 /// The distribution of short half-RTTs: samples by logarithmic bins, as a share of all.
@@ -111,36 +72,26 @@ pub fn distribution(ways: &[Way]) -> Plot {
             *bins.entry((bound.log10() * BINS_PER_DECADE).floor() as i64).or_default() += count as f64;
         }
         let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE).min(f64::MAX);
-        let points = bins.iter().map(|(&bin, count)| Point::new(middle(bin), count / total)).collect();
-        Some(measured(&way.label, slot, points))
+        let points = bins.iter().map(|(&bin, count)| Point::new(middle(bin), count / total));
+        Some(Series::new(&way.label, Look::Measured, slot, points))
     });
-    Plot {
-        id: "distribution",
-        title: "Distribution of short half-RTTs",
-        about: format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten)."),
-        x: Axis::HALF_RTT,
-        y: Axis { name: "share of samples", quantity: Quantity::Share, logarithmic: true },
-        series: series.collect(),
-        ..Plot::CURVES
-    }
+    let about = format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten).");
+    let axes = [Axis::HALF_RTT, Axis::logarithmic("share of samples", Quantity::Share)];
+    Plot::curves(["distribution", "Distribution of short half-RTTs"], &about, axes, series.collect())
 }
 
 /// Bars instead of curves, for a single length: each value has a row of its own, with the historic figures of about
 /// that length below.
 pub fn at_one_length(plot: Plot) -> Plot {
-    let measured: Vec<Series> =
-        plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
-    let lengths = extent(&measured).filter(|_| plot.x.quantity == Quantity::Size);
-    let Some([length, longest]) = lengths.map(|ends| ends.map(|end| rounded(end as u64))) else {
-        return plot;
+    let lengths = extent(plot.of_look(Look::Measured)).filter(|_| plot.x.quantity == Quantity::Size);
+    let length = match lengths.map(|ends| ends.map(|end| rounded(end as u64))) {
+        Some([length, longest]) if length == longest => length,
+        _ => return plot,
     };
-    if length != longest {
-        return plot;
-    }
     let mut categories = Vec::new();
-    let mut rows = |look: Look, name: &str| {
+    let mut rows = |look: Look, shown_as: Look, name: &str| {
         let mut points = Vec::new();
-        for series in plot.series.iter().filter(|series| series.look == look) {
+        for series in plot.of_look(look) {
             let shown = series.points.iter().filter(|point| about_as_long(point.x, length as f64));
             for point in shown.take(if look == Look::Limit { 1 } else { usize::MAX }) {
                 let label = Some(plot.y.quantity.format(point.y));
@@ -148,21 +99,16 @@ pub fn at_one_length(plot: Plot) -> Plot {
                 categories.push(row_name(series, point, length));
             }
         }
-        let (look, slot) = match look {
-            Look::Measured => (Look::Part, 0),
-            Look::Limit => (Look::Limit, 0),
-            _ => (Look::Historic, 0),
-        };
-        Series { name: name.into(), look, slot, points }
+        Series::new(name, shown_as, 0, points)
     };
-    let mut series = vec![
-        rows(Look::Measured, "measured"),
-        rows(Look::Limit, "floor or ceiling"),
-        rows(Look::Historic, "source documents"),
+    let series = vec![
+        rows(Look::Measured, Look::Part, "measured"),
+        rows(Look::Limit, Look::Limit, "floor or ceiling"),
+        rows(Look::Historic, Look::Historic, "source documents"),
     ];
-    series.retain(|series| !series.points.is_empty());
     let about = format!("{} Measured at {}.", without_band(&plot.about), quantity::size(length));
-    Plot { kind: Kind::Bars, x: Axis::NAMES, categories, series, about, ..plot }
+    let bars = Plot::bars([plot.id, plot.title], &about, plot.y, categories, series);
+    Plot { remarks: plot.remarks, ..bars }
 }
 
 /// A description without the words on the band: bars have none.
@@ -181,9 +127,8 @@ fn without_band(about: &str) -> String {
 fn row_name(series: &Series, point: &Point, length: u64) -> String {
     let hardware = point.note.as_deref().and_then(|note| note.split_once("; "));
     let Some((_, hardware)) = hardware.filter(|_| series.look == Look::Historic) else {
-        let is_other = series.look == Look::Measured && point.x as u64 != length;
-        let at = is_other.then(|| format!(", {}", quantity::size(point.x as u64)));
-        return series.name.clone() + &at.unwrap_or_default();
+        let other = Some(point.x as u64).filter(|own| series.look == Look::Measured && *own != length);
+        return series.name.clone() + &quantity::size_after(", ", other);
     };
     let short = hardware.split([',', ';']).next().unwrap_or(hardware);
     let protocol = ["TCP", "UDP"].into_iter().find(|name| hardware.ends_with(name)).unwrap_or_default();
@@ -206,20 +151,12 @@ fn middle_of_samples(cell: &Cell) -> Option<[f64; 2]> {
 /// One curve by size for each way with the test.
 fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
-        let points: Vec<Point> = way
-            .by_size(test)
-            .into_iter()
-            .filter_map(|cell| {
-                Some(Point { band: band(cell), ..Point::of(cell.size_bytes?.max(1) as f64, cell) })
-            })
-            .collect();
-        (!points.is_empty()).then(|| measured(&way.label, slot, points))
+        let points = way.by_size(test).into_iter().filter_map(|cell| {
+            Some(Point { band: band(cell), ..Point::of(cell.size_bytes?.max(1) as f64, cell) })
+        });
+        Series::new(&way.label, Look::Measured, slot, points)
     };
-    ways.iter().enumerate().filter_map(curve).collect()
-}
-
-fn measured(name: &str, slot: usize, points: Vec<Point>) -> Series {
-    Series { name: name.into(), look: Look::Measured, slot, points }
+    ways.iter().enumerate().map(curve).filter(|series| !series.points.is_empty()).collect()
 }
 
 /// The curve that N½ was read off, for a way whose rates were not measured one by one.
@@ -228,8 +165,8 @@ fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
         return None;
     }
     let cell = *way.by_size("nhalf").last()?;
-    let points = cell.details.rates_by_size()?;
-    Some(measured(&way.label, slot, points.into_iter().map(|(size, rate)| Point::new(size, rate)).collect()))
+    let points = cell.details.rates_by_size()?.into_iter().map(|(size, rate)| Point::new(size, rate));
+    Some(Series::new(&way.label, Look::Measured, slot, points))
 }
 
 /// N½ is drawn at half of its reference rate.
@@ -238,28 +175,20 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
         way.by_size("nhalf").last().and_then(|cell| cell.details.number("reference_bytes_per_second"));
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
-    let mut point = Point::new(n_half(way)?.bytes.round(), reference / 2.0);
-    point.note = Some(format!("N½ of {}", way.label));
-    Some(Series { name: format!("N½, {}", way.label), look: Look::Mark, slot, points: vec![point] })
+    let note = Some(format!("N½ of {}", way.label));
+    let point = Point { note, ..Point::new(way.n_half()?.bytes.round(), reference / 2.0) };
+    Some(Series::new(&format!("N½, {}", way.label), Look::Mark, slot, [point]))
 }
 
 /// The shortest and the longest message of the curves.
-pub fn extent(series: &[Series]) -> Option<[f64; 2]> {
-    let lengths = series.iter().flat_map(|series| &series.points).map(|point| point.x);
-    lengths.fold(None, |extent, x| match extent {
-        None => Some([x, x]),
-        Some([low, high]) => Some([x.min(low), x.max(high)]),
-    })
+pub fn extent<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<[f64; 2]> {
+    let ends = series.into_iter().flat_map(|series| &series.points).map(|point| [point.x; 2]);
+    ends.reduce(|[low, high], [x, _]| [x.min(low), x.max(high)])
 }
 
 fn limit(name: &str, value: Option<f64>, sizes: Option<[f64; 2]>) -> Option<Series> {
-    let ([low, high], value) = (sizes?, value?);
-    Some(Series {
-        name: name.into(),
-        look: Look::Limit,
-        slot: 0,
-        points: vec![Point::new(low, value), Point::new(high, value)],
-    })
+    let (sizes, value) = (sizes?, value?);
+    Some(Series::new(name, Look::Limit, 0, sizes.map(|size| Point::new(size, value))))
 }
 
 /// A ceiling that depends on length. A single point holds for every length.
@@ -267,12 +196,8 @@ fn ceiling_curve(name: &str, points: Vec<(u64, f64)>, sizes: Option<[f64; 2]>) -
     if let [(_, only)] = points[..] {
         return limit(name, Some(only), sizes);
     }
-    (points.len() > 1 && sizes.is_some()).then(|| Series {
-        name: name.into(),
-        look: Look::Limit,
-        slot: 0,
-        points: points.into_iter().map(|(size, rate)| Point::new(size as f64, rate)).collect(),
-    })
+    let points = points.into_iter().map(|(size, rate)| Point::new(size as f64, rate));
+    sizes.map(|_| Series::new(name, Look::Limit, 0, points)).filter(|series| !series.points.is_empty())
 }
 
 /// The largest factor between neighbouring lengths.

@@ -7,39 +7,27 @@ use bywire_results::cell::Cell;
 use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
-const CONNECTIONS: Axis = Axis { name: "connections", quantity: Quantity::Name, logarithmic: false };
+const CONNECTIONS: Axis = Axis::linear("connections", Quantity::Name);
 
 /// Summed rates by number of connections.
 pub fn rates(ways: &[Way]) -> Plot {
     let tests = ["streams", "fanin", "fanout"];
-    Plot {
-        id: "connections-rate",
-        title: "Summed rate by number of connections",
-        about: "All connections at once, their rates added up: streams between the same two ends, many senders to one \
-                node, one node to many. The band is the 95 % interval of the median. Higher is better."
-            .into(),
-        x: CONNECTIONS,
-        y: Axis { name: "summed rate", quantity: Quantity::Rate, logarithmic: false },
-        series: tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect(),
-        remarks: tests.into_iter().flat_map(|test| limits(ways, test)).collect(),
-        ..Plot::CURVES
-    }
+    let about = "All connections at once, their rates added up: streams between the same two ends, many senders to one \
+                 node, one node to many. The band is the 95 % interval of the median. Higher is better.";
+    let axes = [CONNECTIONS, Axis::linear("summed rate", Quantity::Rate)];
+    let series = tests.into_iter().flat_map(|test| by_connections(ways, test, true)).collect();
+    let remarks = tests.into_iter().flat_map(|test| limits(ways, test)).collect();
+    let names = ["connections-rate", "Summed rate by number of connections"];
+    Plot { remarks, ..Plot::curves(names, about, axes, series) }
 }
 
 /// Half-RTT by number of clients.
 pub fn hot_spot(ways: &[Way]) -> Plot {
-    Plot {
-        id: "hot-spot",
-        title: "Hot spot: half-RTT by number of clients",
-        about: "Clients that all ask one node at once: the mean half-RTT that each sees. The band is the 95 % interval \
-                of the median. Lower is better."
-            .into(),
-        x: CONNECTIONS,
-        y: Axis::HALF_RTT,
-        series: by_connections(ways, "hotspot", false),
-        remarks: limits(ways, "hotspot"),
-        ..Plot::CURVES
-    }
+    let about = "Clients that all ask one node at once: the mean half-RTT that each sees. The band is the 95 % interval \
+                 of the median. Lower is better.";
+    let (axes, series) = ([CONNECTIONS, Axis::HALF_RTT], by_connections(ways, "hotspot", false));
+    let names = ["hot-spot", "Hot spot: half-RTT by number of clients"];
+    Plot { remarks: limits(ways, "hotspot"), ..Plot::curves(names, about, axes, series) }
 }
 
 /// Cells of a test with several connections, by their number. If there are several sizes, the last one counts.
@@ -50,27 +38,21 @@ fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
 
 fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
-        let point = |(connections, cell): (u64, &Cell)| Point {
-            band: cell.ci95,
-            ..Point::of(connections as f64, cell)
-        };
-        let points: Vec<Point> = connections(way, test).into_iter().map(point).collect();
+        let point = |(count, cell): (u64, &Cell)| Point { band: cell.ci95, ..Point::of(count as f64, cell) };
         let name = if named { format!("{} · {test}", way.label) } else { way.label.clone() };
-        (!points.is_empty()).then_some(Series { name, look: Look::Measured, slot, points })
+        Series::new(&name, Look::Measured, slot, connections(way, test).into_iter().map(point))
     };
-    ways.iter().enumerate().filter_map(curve).collect()
+    ways.iter().enumerate().map(curve).filter(|series| !series.points.is_empty()).collect()
 }
 
 /// A remark on figures that were limited by the cores.
 fn limits(ways: &[Way], test: &str) -> Vec<String> {
     let of_way = |way: &Way| {
-        let limited = connections(way, test)
-            .into_iter()
-            .filter_map(|(connections, cell)| Some((connections, cell.details.limited_by()?.to_owned())));
-        let limited: Vec<(u64, String)> = limited.collect();
-        let (first, _) = limited.first()?;
-        let (_, said) = limited.last()?;
-        Some(format!("{} {test}, from {first} on: {said}.", way.label))
+        let cells = connections(way, test);
+        let mut limited = cells.iter().filter_map(|(count, cell)| Some((count, cell.details.limited_by()?)));
+        let first = limited.next()?;
+        let (_, said) = limited.last().unwrap_or(first);
+        Some(format!("{} {test}, from {} on: {said}.", way.label, first.0))
     };
     ways.iter().filter_map(of_way).collect()
 }

@@ -11,20 +11,19 @@ const SHOWN_AT_FIRST: usize = 5;
 /// The remark on a disturbed point.
 pub const DISTURBED: &str = "disturbed: do not use";
 
+/// The identifier and the title of a plot.
+pub type Names = [&'static str; 2];
+
 /// One plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
     /// Its name, unique among the plots of a session.
     pub id: &'static str,
-    /// Its heading.
     pub title: &'static str,
     /// One line below the heading: the quantity, and how to read the plot.
     pub about: String,
-    /// Curves or bars.
     pub kind: Kind,
-    /// The horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
     pub y: Axis,
     /// Names of the bars (`bars` only).
     pub categories: Vec<String>,
@@ -34,7 +33,6 @@ pub struct Plot {
     pub remarks: Vec<String>,
 }
 
-/// How a plot is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Points joined by lines, over a numeric axis.
@@ -43,29 +41,31 @@ pub enum Kind {
     Bars,
 }
 
-/// One axis.
+/// An axis, with the unit of its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Its name.
     pub name: &'static str,
-    /// The unit of its values, for formatting.
     pub quantity: Quantity,
     /// Whether it is logarithmic at first.
     pub logarithmic: bool,
 }
 
 impl Axis {
-    /// Lengths of messages.
-    pub const SIZE: Self = Self { name: "message length", quantity: Quantity::Size, logarithmic: true };
-    /// Half of a round trip.
-    pub const HALF_RTT: Self = Self { name: "half-RTT", quantity: Quantity::Duration, logarithmic: true };
-    /// Payload per second.
-    pub const RATE: Self = Self { name: "rate", quantity: Quantity::Rate, logarithmic: true };
-    /// Names of bars.
-    pub const NAMES: Self = Self { name: "way", quantity: Quantity::Name, logarithmic: false };
+    pub const SIZE: Self = Self::logarithmic("message length", Quantity::Size);
+    pub const HALF_RTT: Self = Self::logarithmic("half-RTT", Quantity::Duration);
+    pub const RATE: Self = Self::logarithmic("rate", Quantity::Rate);
+    pub const NAMES: Self = Self::linear("way", Quantity::Name);
+
+    pub const fn linear(name: &'static str, quantity: Quantity) -> Self {
+        Self { name, quantity, logarithmic: false }
+    }
+
+    pub const fn logarithmic(name: &'static str, quantity: Quantity) -> Self {
+        Self { name, quantity, logarithmic: true }
+    }
 }
 
-/// The unit of an axis.
+/// The quantity of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds.
@@ -78,7 +78,6 @@ pub enum Quantity {
     PerSecond,
     /// A share of one.
     Share,
-    /// Names.
     Name,
 }
 
@@ -99,14 +98,18 @@ impl Quantity {
 /// One curve, or one part of every bar.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
     pub name: String,
-    /// Its look.
     pub look: Look,
     /// Its colour and symbol: the index of its way in the session, the same in every plot.
     pub slot: usize,
     /// Its points, by x; one for each category in `bars`.
     pub points: Vec<Point>,
+}
+
+impl Series {
+    pub fn new(name: &str, look: Look, slot: usize, points: impl IntoIterator<Item = Point>) -> Self {
+        Self { name: name.to_owned(), look, slot, points: points.into_iter().collect() }
+    }
 }
 
 /// How a series is drawn.
@@ -133,12 +136,11 @@ impl Look {
     }
 }
 
-/// One point (x, y), with the band around y if it has one.
-#[derive(Clone, Debug)]
+/// One point, with the band around y if it has one.
+#[derive(Clone, Debug, Default)]
 pub struct Point {
     /// On the horizontal axis; the category's index in `bars`.
     pub x: f64,
-    /// On the vertical axis.
     pub y: f64,
     /// The ends of its band: p5 to p95 of single samples, or the 95 % interval of the median.
     pub band: Option<[f64; 2]>,
@@ -146,35 +148,46 @@ pub struct Point {
     pub note: Option<String>,
     /// The text beside it, if it is a bar or a symbol in the row of a bar.
     pub label: Option<String>,
-    /// True if it was disturbed. It is shown in grey.
+    /// It is shown in grey.
     pub is_disturbed: bool,
 }
 
 impl Point {
     /// A point without a band.
     pub fn new(x: f64, y: f64) -> Self {
-        Self { x, y, band: None, note: None, label: None, is_disturbed: false }
+        Self { x, y, ..Self::default() }
     }
 
-    /// The value of a cell.
     pub fn of(x: f64, cell: &Cell) -> Self {
         Self { is_disturbed: disturbed_cells::is_disturbed(cell), ..Self::new(x, cell.value) }
     }
 }
 
 impl Plot {
-    /// A plot of curves, without series yet.
-    pub const CURVES: Self = Self {
-        id: "",
-        title: "",
-        about: String::new(),
-        kind: Kind::Curves,
-        x: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
-        y: Axis { name: "", quantity: Quantity::Name, logarithmic: false },
-        categories: Vec::new(),
-        series: Vec::new(),
-        remarks: Vec::new(),
-    };
+    /// A plot of curves over the axes of x and y.
+    pub fn curves([id, title]: Names, about: &str, [x, y]: [Axis; 2], series: Vec<Series>) -> Self {
+        let (about, categories, remarks) = (about.to_owned(), Vec::new(), Vec::new());
+        Self { id, title, about, kind: Kind::Curves, x, y, categories, series, remarks }
+    }
+
+    /// A plot with a row of bars for each category. Series without points are left out.
+    pub fn bars(names: Names, about: &str, y: Axis, rows: Vec<String>, mut series: Vec<Series>) -> Self {
+        series.retain(|series| !series.points.is_empty());
+        Self { kind: Kind::Bars, categories: rows, ..Self::curves(names, about, [Axis::NAMES, y], series) }
+    }
+
+    pub fn of_look(&self, look: Look) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(move |series| series.look == look)
+    }
+
+    pub fn points(&self) -> impl Iterator<Item = (&Series, &Point)> {
+        self.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)))
+    }
+
+    /// True if it has figures of the source documents.
+    pub fn has_printed(&self) -> bool {
+        self.of_look(Look::Historic).next().is_some()
+    }
 
     /// True if it has neither series nor remarks.
     pub fn is_empty(&self) -> bool {
@@ -183,9 +196,7 @@ impl Plot {
 
     /// True if it has measured or modelled series. Limits and printed figures alone do not make a plot.
     pub fn has_marks(&self) -> bool {
-        let is_own = |look| matches!(look, Look::Measured | Look::Part | Look::Model);
-        let shown = |series: &Series| !series.points.is_empty() && is_own(series.look);
-        self.series.iter().any(shown)
+        self.points().any(|(series, _)| matches!(series.look, Look::Measured | Look::Part | Look::Model))
     }
 
     /// True if a series is shown at first. Of many curves, these are the nearest ways of different levels. The reader can
@@ -197,14 +208,11 @@ impl Plot {
         }
         let own = &self.series[number];
         if own.look == Look::Mark {
-            let on =
-                self.series.iter().position(|other| other.look == Look::Measured && other.slot == own.slot);
-            return on.is_none_or(|curve| self.starts_with(curve));
+            let is_its_curve = |other: &Series| other.look == Look::Measured && other.slot == own.slot;
+            return self.series.iter().position(is_its_curve).is_none_or(|curve| self.starts_with(curve));
         }
-        let level = |series: &Series| series.name.split(" · ").next().unwrap_or_default().to_owned();
-        let is_first_of_level = |index: usize| {
-            !self.series[..index].iter().any(|other| level(other) == level(&self.series[index]))
-        };
+        let levels: Vec<_> = self.series.iter().map(|series| series.name.split(" · ").next()).collect();
+        let is_first_of_level = |index: usize| !levels[..index].contains(&levels[index]);
         let mut order: Vec<usize> =
             (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
         // Limits are neither levels nor curves, so they come last.
@@ -226,8 +234,7 @@ impl Plot {
     /// True if its vertical axis may also be linear. That is not useful if it spans the decades between the documents
     /// and today.
     pub fn has_scales(&self) -> bool {
-        let has_printed = self.series.iter().any(|series| series.look == Look::Historic);
-        self.kind == Kind::Curves && self.y.logarithmic && !has_printed
+        self.kind == Kind::Curves && self.y.logarithmic && !self.has_printed()
     }
 
     /// The text of a point for readers.
@@ -242,9 +249,12 @@ impl Plot {
 
     /// The position of a point, in words.
     pub fn x_text(&self, point: &Point) -> String {
-        match self.kind {
-            Kind::Bars => self.categories.get(point.x as usize).cloned().unwrap_or_default(),
-            Kind::Curves => self.x.quantity.format(point.x),
-        }
+        self.category(point).unwrap_or_else(|| self.x.quantity.format(point.x))
+    }
+
+    /// The name of a point's bar. Absent from curves.
+    pub fn category(&self, point: &Point) -> Option<String> {
+        let name = || self.categories.get(point.x as usize).cloned().unwrap_or_default();
+        (self.kind == Kind::Bars).then(name)
     }
 }

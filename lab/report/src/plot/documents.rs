@@ -3,23 +3,22 @@
 use crate::plot::by_size::extent;
 use crate::plot::data::{Look, Plot, Point, Series};
 
+/// The plots of measured figures beside which printed ones are shown: the name of each plot, and the name, the title, the
+/// test and the unit of that with both.
+const PRINTED: [(&str, &str, &str, &str, &str); 4] = [
+    ("half-rtt", "then-half-rtt", "Half-RTT, then and now", "latency", "ns"),
+    ("one-way", "then-one-way", "One-way rate, then and now", "stream", "bytes_per_second"),
+    ("two-way", "then-two-way", "Two-way rate, then and now", "bidir", "bytes_per_second"),
+    ("transactions", "then-transactions", "Transactions, then and now", "rr", "transactions_per_second"),
+];
+
 /// The measured plots for which a document prints figures, together with those figures. They have names of their own,
 /// because the figures were not measured here.
 pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
     let both = measured.iter().filter_map(|plot| {
-        let (id, title, test, unit) = match plot.id {
-            "half-rtt" => ("then-half-rtt", "Half-RTT, then and now", "latency", "ns"),
-            "one-way" => ("then-one-way", "One-way rate, then and now", "stream", "bytes_per_second"),
-            "two-way" => ("then-two-way", "Two-way rate, then and now", "bidir", "bytes_per_second"),
-            "transactions" => {
-                ("then-transactions", "Transactions, then and now", "rr", "transactions_per_second")
-            }
-            _ => return None,
-        };
-        let own: Vec<Series> =
-            plot.series.iter().filter(|series| series.look == Look::Measured).cloned().collect();
+        let &(_, id, title, test, unit) = PRINTED.iter().find(|row| row.0 == plot.id)?;
         // Half-RTTs and transactions of long messages are left out: the documents print no length.
-        let sizes = extent(&own).filter(|_| unit == "bytes_per_second");
+        let sizes = extent(plot.of_look(Look::Measured)).filter(|_| unit == "bytes_per_second");
         let printed = printed(test, unit, sizes);
         // It shows one way of each level. The plot of measured figures shows all.
         let shown = plot.series.iter().enumerate().filter(|(number, _)| plot.starts_with(*number));
@@ -28,7 +27,7 @@ pub fn with_printed(measured: &[Plot]) -> Vec<Plot> {
             format!("{} Hollow grey symbols are printed figures of the source documents.", plot.about);
         Some(Plot { id, title, about, series, ..plot.clone() })
     });
-    both.filter(|plot| plot.series.iter().any(|series| series.look == Look::Historic)).collect()
+    both.filter(Plot::has_printed).collect()
 }
 
 /// Historic figures of one test that have a length. With `sizes`, "large messages" get the longest of today's lengths.
@@ -37,24 +36,18 @@ fn printed(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
     for (document, figure) in bywire_history::figures() {
         let n_half = test == "stream" && figure.test == "nhalf";
         let asked = figure.normalised.unit == unit && figure.test == test;
-        if !(n_half || asked) {
-            continue;
-        }
+        let (value, printed) = (figure.normalised.value, format!("{} {}", figure.printed, figure.unit));
         let (x, y, printed) = match (figure.size_bytes, sizes) {
             _ if n_half => {
-                let plateau = bywire_history::figures()
-                    .map(|entry| entry.1)
-                    .find(|other| other.hardware == figure.hardware && other.test == "stream");
+                let mut others = bywire_history::figures().map(|entry| entry.1);
+                let plateau =
+                    others.find(|other| other.hardware == figure.hardware && other.test == "stream");
                 let Some(plateau) = plateau else { continue };
-                let half = plateau.normalised.value / 2.0;
-                (figure.normalised.value, half, format!("N½ {} {}", figure.printed, figure.unit))
+                (value, plateau.normalised.value / 2.0, format!("N½ {printed}"))
             }
-            (Some(size), _) => {
-                (size as f64, figure.normalised.value, format!("{} {}", figure.printed, figure.unit))
-            }
-            (None, Some(sizes)) if document.document == "gm" => {
-                let printed = format!("{} {}, large messages", figure.printed, figure.unit);
-                (sizes[1], figure.normalised.value, printed)
+            (Some(size), _) if asked => (size as f64, value, printed),
+            (None, Some([_, longest])) if asked && document.document == "gm" => {
+                (longest, value, format!("{printed}, large messages"))
             }
             _ => continue,
         };
@@ -67,12 +60,11 @@ fn printed(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
         let point = Point { note, ..Point::new(x, y) };
         match by_document.iter_mut().find(|series| series.name == document.short) {
             Some(series) => series.points.push(point),
-            None => by_document.push(Series {
-                name: document.short.clone(),
-                look: Look::Historic,
-                slot: bywire_history::documents().iter().position(|other| other == document).unwrap_or(0),
-                points: vec![point],
-            }),
+            None => {
+                let slot =
+                    bywire_history::documents().iter().position(|other| other == document).unwrap_or(0);
+                by_document.push(Series::new(&document.short, Look::Historic, slot, [point]));
+            }
         }
     }
     by_document

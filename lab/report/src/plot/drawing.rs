@@ -67,7 +67,6 @@ const INKS: [(&str, &str, &str); 15] = [
     ("grid", "#e3e0d8", "#34363b"),
     ("hatch", "#ffffff", "#1e2024"),
 ];
-const COLOURS: usize = 8;
 /// The colours that are not grey.
 const COLOURED: [usize; 7] = [0, 1, 2, 3, 4, 5, 7];
 const DASHES: [&str; 8] = ["none", "7 3", "2 2", "9 3 2 3", "4 2", "12 4", "1 3", "6 2 1 2"];
@@ -124,17 +123,23 @@ pub fn in_page(plot: &Plot, place: &str) -> Markup {
 
 /// A series in the page's legend.
 pub fn sample(plot: &Plot, series: &Series) -> Markup {
-    let style = Style::of(series);
-    let is_bar = plot.kind == Kind::Bars && series.look.is_bar();
     html! {
-        svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" {
-            @if is_bar {
-                rect x="4" y="1" width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
-            } @else {
-                @if style.is_line && plot.kind == Kind::Curves {
-                    path d="M0 6H26" stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
-                }
-                @if let Some(shape) = style.shape { (shape.at(13.0, 6.0, &style)) }
+        svg width="26" height="12" viewBox="0 0 26 12" aria-hidden="true" { (legend_mark(plot, series, 0.0, 6.0)) }
+    }
+}
+
+/// The mark of a series in a legend, 26 points wide, from `left` and around the height `middle`.
+fn legend_mark(plot: &Plot, series: &Series, left: f64, middle: f64) -> Markup {
+    let style = Style::of(series);
+    html! {
+        @if plot.kind == Kind::Bars && series.look.is_bar() {
+            rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
+        } @else {
+            @if style.is_line && plot.kind == Kind::Curves {
+                path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
+            }
+            @if let Some(shape) = style.shape {
+                path d=(shape.path((left + 13.0, middle))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {}
             }
         }
     }
@@ -186,51 +191,32 @@ impl Drawing<'_> {
         }
     }
 
-    /// True if a series of the page is hidden until its legend's button is pressed.
-    fn is_hidden(&self, number: usize) -> bool {
-        self.place.is_some() && !self.plot.starts_with(number)
-    }
-
     fn top(&self) -> f64 {
         TITLE + if self.plot.kind == Kind::Curves { TOP } else { 4.0 }
     }
 
-    fn right(&self) -> f64 {
-        self.frame.width - RIGHT
-    }
-
-    fn axis(&self) -> Axis {
-        Axis { logarithmic: self.plot.y.logarithmic && !self.is_linear, ..self.plot.y }
-    }
-
     fn curves(&self, body: f64) -> Markup {
-        let (plot, top, left, right) = (self.plot, self.top(), self.frame.left, self.right());
+        let (plot, top, left) = (self.plot, self.top(), self.frame.left);
+        let (bottom, right) = (top + body, self.frame.width - RIGHT);
         let points = || plot.series.iter().flat_map(|series| &series.points);
         let heights = points().flat_map(|point| point.band.into_iter().flatten().chain([point.y]));
-        let x = Scale::of(&plot.x, points().map(|point| point.x), [left, right]);
-        let y = Scale::of(&self.axis(), heights, [top + body, top]);
+        let x = Scale::of(plot.x, points().map(|point| point.x), [left, right]);
+        let axis = Axis { logarithmic: plot.y.logarithmic && !self.is_linear, ..plot.y };
+        let y = Scale::of(axis, heights, [bottom, top]);
         html! {
-            @for tick in y.ticks(plot.y.quantity) {
+            @for tick in y.ticks() {
                 path d=(format!("M{left} {}H{right}", y.at(tick))) stroke="var(--plot-grid)" {}
-                text x=(left - 8.0) y=(y.at(tick) + 4.0) text-anchor="end" fill="var(--plot-label)" { (label(plot.y.quantity, tick)) }
+                text x=(left - 8.0) y=(y.at(tick) + 4.0) text-anchor="end" fill="var(--plot-label)" { (label(axis.quantity, tick)) }
             }
-            (self.horizontal(&x, plot.x.quantity, plot.x.name, top + body))
-            path d=(format!("M{left} {}H{right}", top + body)) stroke="var(--plot-label)" {}
+            (x.horizontal(bottom))
+            path d=(format!("M{left} {bottom}H{right}")) stroke="var(--plot-label)" {}
             text x=(left) y=(top - 12.0) fill="var(--plot-label)" { (plot.y.name) }
             @for (number, series) in plot.series.iter().enumerate() {
-                g data-series=(number) hidden[self.is_hidden(number)] { (self.curve(series, &x, &y)) }
+                // In the page, others are hidden until their buttons are pressed.
+                g data-series=(number) hidden[self.place.is_some() && !plot.starts_with(number)] {
+                    (self.curve(series, &x, &y))
+                }
             }
-        }
-    }
-
-    /// The labels and the name of the horizontal axis.
-    fn horizontal(&self, x: &Scale, quantity: Quantity, name: &str, bottom: f64) -> Markup {
-        let middle = (x.ends[0] + x.ends[1]) / 2.0;
-        html! {
-            @for tick in x.ticks(quantity) {
-                text x=(x.at(tick)) y=(bottom + 18.0) text-anchor="middle" fill="var(--plot-label)" { (label(quantity, tick)) }
-            }
-            text x=(middle) y=(bottom + 38.0) text-anchor="middle" fill="var(--plot-label)" { (name) }
         }
     }
 
@@ -307,8 +293,8 @@ impl Drawing<'_> {
         });
         let letters = rows.iter().flat_map(|row| &row.labels).map(|label| label.text.chars().count()).max();
         let labels = letters.map_or(0.0, |letters| letters as f64 * LETTER + 4.0);
-        let end = (self.frame.width - labels - 12.0).min(self.right()).max(self.frame.names + BARS_MIN);
-        Scale::of(&plot.y, longest, [self.frame.names, end])
+        let end = self.frame.width - f64::max(labels + 12.0, RIGHT);
+        Scale::of(plot.y, longest, [self.frame.names, end.max(self.frame.names + BARS_MIN)])
     }
 
     fn bars(&self, body: f64) -> Markup {
@@ -316,17 +302,24 @@ impl Drawing<'_> {
         let x = self.bar_scale(&rows);
         html! {
             @if !plot.y.logarithmic && plot.series.iter().any(|series| series.slot >= HATCHED) { (self.hatches()) }
-            @for line in x.grid(plot.y.quantity) {
+            @for line in x.grid() {
                 path d=(format!("M{} {top}V{}", x.at(line), top + body)) stroke="var(--plot-grid)" {}
             }
-            (self.horizontal(&x, plot.y.quantity, plot.y.name, top + body))
+            (x.horizontal(top + body))
             @for (index, row) in rows.iter().enumerate() {
-                (lines(&row.lines, (self.frame.names - 8.0, row.middle), "end", "var(--plot-text)"))
+                @for (y, line) in centred(&row.lines, row.middle) {
+                    text x=(self.frame.names - 8.0) y=(y) text-anchor="end" fill="var(--plot-text)" { (line) }
+                }
                 @if plot.y.logarithmic { (self.laid(index, &x, row.middle)) } @else { (self.stacked(self.pieces(index), &x, row.middle)) }
                 @let ends = self.pieces(index).filter(|_| plot.y.logarithmic).map(|piece| x.at(piece.point.y));
                 @let sum = self.pieces(index).map(|piece| piece.point.y.max(0.0)).sum::<f64>();
                 @let end = ends.fold(if plot.y.logarithmic { 0.0 } else { x.at(sum) }, f64::max);
-                (labelled(&row.labels, (end + 9.0, row.middle)))
+                // Lines of the grid stop before the letters.
+                @for (y, Label { text, ink }) in centred(&row.labels, row.middle) {
+                    text x=(end + 9.0) y=(y) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
+                        @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
+                    }
+                }
             }
         }
     }
@@ -398,16 +391,7 @@ impl Drawing<'_> {
             @for (index, series) in self.plot.series.iter().enumerate() {
                 @let left = 16.0 + column * (index % self.frame.legend_columns) as f64;
                 @let middle = top + LEGEND_ROW * (index / self.frame.legend_columns) as f64;
-                @let style = Style::of(series);
-                @let is_bar = self.plot.kind == Kind::Bars && series.look.is_bar();
-                @if is_bar {
-                    rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
-                } @else {
-                    @if style.is_line && self.plot.kind == Kind::Curves {
-                        path d=(format!("M{left} {middle}h26")) stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {}
-                    }
-                    @if let Some(shape) = style.shape { (shape.at(left + 13.0, middle, &style)) }
-                }
+                (legend_mark(self.plot, series, left, middle))
                 text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name) }
             }
         }
@@ -437,26 +421,10 @@ struct Piece<'a> {
     point: &'a Point,
 }
 
-/// Lines of text, centred on a height.
-fn lines(lines: &[String], (x, middle): (f64, f64), anchor: &str, ink: &str) -> Markup {
-    html! {
-        @for (line, text) in lines.iter().enumerate() {
-            @let below = LINE * (line as f64 - (lines.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor=(anchor) fill=(ink) { (text) }
-        }
-    }
-}
-
-/// Labels of the figures in a row, one below the other. Lines of the grid stop before their letters.
-fn labelled(labels: &[Label], (x, middle): (f64, f64)) -> Markup {
-    html! {
-        @for (line, Label { text, ink }) in labels.iter().enumerate() {
-            @let below = LINE * (line as f64 - (labels.len() - 1) as f64 / 2.0);
-            text x=(x) y=(middle + below + 4.0) text-anchor="start" fill="var(--plot-label)" stroke="var(--plot-paper)" stroke-width="4" stroke-linejoin="round" paint-order="stroke" {
-                @if let Some(rest) = text.strip_prefix(SYMBOL) { tspan fill=(ink) { (SYMBOL) } (rest) } @else { (text) }
-            }
-        }
-    }
+/// Lines of text with the heights of their feet, centred on a height.
+fn centred<T>(lines: &[T], middle: f64) -> impl Iterator<Item = (f64, &T)> {
+    let above = (lines.len() as f64 - 1.0) / 2.0;
+    lines.iter().enumerate().map(move |(line, text)| (middle + LINE * (line as f64 - above) + 4.0, text))
 }
 
 /// A path through these points.
@@ -471,7 +439,7 @@ pub fn broken(name: &str, letters: usize) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in name.split(' ') {
         match words.last_mut() {
-            Some(before) if is_unit(word) && before.ends_with(|end: char| end.is_ascii_digit()) => {
+            Some(before) if UNITS.contains(&word) && before.ends_with(|end: char| end.is_ascii_digit()) => {
                 *before += &format!(" {word}");
             }
             _ => words.push(word.to_owned()),
@@ -489,9 +457,7 @@ pub fn broken(name: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-fn is_unit(word: &str) -> bool {
-    ["B", "KiB", "MiB", "GiB"].contains(&word)
-}
+const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
 
 /// A label without unnecessary digits: `1 µs`, `10 ns`, `0.00001 %`.
 fn label(quantity: Quantity, value: f64) -> String {
@@ -511,24 +477,19 @@ fn label(quantity: Quantity, value: f64) -> String {
 
 /// Converts a value to a position between two ends of an axis.
 struct Scale {
+    axis: Axis,
     from: f64,
     to: f64,
-    logarithmic: bool,
     ends: [f64; 2],
 }
 
 impl Scale {
-    fn of(axis: &Axis, values: impl Iterator<Item = f64>, ends: [f64; 2]) -> Self {
+    fn of(axis: Axis, values: impl Iterator<Item = f64>, ends: [f64; 2]) -> Self {
         let logarithmic = axis.logarithmic;
-        let usable =
-            values.filter(|value| value.is_finite() && (!logarithmic || *value > 0.0)).map(|value| {
-                if logarithmic {
-                    value.clamp(1.0 / DRAWN_MAX, DRAWN_MAX)
-                } else {
-                    value.clamp(-DRAWN_MAX, DRAWN_MAX)
-                }
-            });
-        let (from, to) = usable
+        let drawn_min = if logarithmic { 1.0 / DRAWN_MAX } else { -DRAWN_MAX };
+        let (from, to) = values
+            .filter(|value| value.is_finite() && (!logarithmic || *value > 0.0))
+            .map(|value| value.clamp(drawn_min, DRAWN_MAX))
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
         let base = if axis.quantity == Quantity::Size { 2.0 } else { 10.0 };
         let (from, to) = match (logarithmic, from <= to) {
@@ -536,11 +497,22 @@ impl Scale {
             (true, _) => (f64::powf(base, from.log(base).floor()), f64::powf(base, to.log(base).ceil())),
             (false, _) => (from.min(0.0) * 1.04, to.max(f64::MIN_POSITIVE) * 1.04),
         };
-        Self { from, to: if to > from { to } else { from * base }, logarithmic, ends }
+        Self { axis, from, to: if to > from { to } else { from * base }, ends }
+    }
+
+    /// The labels and the name of a horizontal axis.
+    fn horizontal(&self, bottom: f64) -> Markup {
+        let middle = (self.ends[0] + self.ends[1]) / 2.0;
+        html! {
+            @for tick in self.ticks() {
+                text x=(self.at(tick)) y=(bottom + 18.0) text-anchor="middle" fill="var(--plot-label)" { (label(self.axis.quantity, tick)) }
+            }
+            text x=(middle) y=(bottom + 38.0) text-anchor="middle" fill="var(--plot-label)" { (self.axis.name) }
+        }
     }
 
     fn at(&self, value: f64) -> f64 {
-        let share = match self.logarithmic {
+        let share = match self.axis.logarithmic {
             true => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
             false => (value - self.from) / (self.to - self.from),
         };
@@ -549,17 +521,17 @@ impl Scale {
     }
 
     /// The lines of the grid: every decade of a logarithmic axis, also where only some have room for a label.
-    fn grid(&self, quantity: Quantity) -> Vec<f64> {
+    fn grid(&self) -> Vec<f64> {
         let decades = (self.to / self.from).log10().round();
-        if !self.logarithmic || quantity == Quantity::Size || decades > GRID_DECADES_MAX {
-            return self.ticks(quantity);
+        if !self.axis.logarithmic || self.axis.quantity == Quantity::Size || decades > GRID_DECADES_MAX {
+            return self.ticks();
         }
         let first = self.from.log10().round();
         (0..=decades as u32).map(|decade| 10f64.powf(first + f64::from(decade))).collect()
     }
 
     /// Decades, every fourth power of two, or about six round steps.
-    fn ticks(&self, quantity: Quantity) -> Vec<f64> {
+    fn ticks(&self) -> Vec<f64> {
         // Labels beside each other need more room than labels above each other.
         let [from, to] = self.ends;
         let room = if from < to { (to - from) / 66.0 } else { (from - to) / 22.0 };
@@ -571,8 +543,8 @@ impl Scale {
             let count = ((last - first) / step).floor().clamp(0.0, ticks_max) as u32;
             (0..=count).map(|tick| base.powf(first + f64::from(tick) * step)).collect()
         };
-        if self.logarithmic {
-            return powers(if quantity == Quantity::Size { 16.0 } else { 10.0 });
+        if self.axis.logarithmic {
+            return powers(if self.axis.quantity == Quantity::Size { 16.0 } else { 10.0 });
         }
         let rough = (self.to - self.from) / ticks_max.min(6.0);
         let decade = f64::powf(10.0, rough.log10().floor());
@@ -610,13 +582,12 @@ impl Style {
 
     fn of(series: &Series) -> Self {
         // Colours repeat before combinations of symbol and dash do.
-        let (slot, lap) = match series.look {
+        let colours: &[usize] = match series.look {
             // Grey is for what was disturbed.
-            Look::Measured | Look::Model | Look::Mark => {
-                (COLOURED[series.slot % COLOURED.len()], series.slot / COLOURED.len())
-            }
-            _ => (series.slot % COLOURS, series.slot / COLOURS),
+            Look::Measured | Look::Model | Look::Mark => &COLOURED,
+            _ => &[0, 1, 2, 3, 4, 5, 6, 7],
         };
+        let (slot, lap) = (colours[series.slot % colours.len()], series.slot / colours.len());
         let ink = match series.look {
             Look::Limit => "var(--plot-limit)".to_owned(),
             Look::Historic => "var(--plot-historic)".to_owned(),
@@ -674,10 +645,6 @@ impl Shape {
         };
         format!("M{x} {y}{about}")
     }
-
-    fn at(self, x: f64, y: f64, style: &Style) -> Markup {
-        html! { path d=(self.path((x, y))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" {} }
-    }
 }
 
 #[cfg(test)]
@@ -687,15 +654,13 @@ mod tests {
     #[test]
     fn an_axis_from_the_least_to_the_greatest_number_has_few_ticks_and_all_are_numbers() {
         let extremes = [f64::from_bits(1), 1.7e308, f64::MAX, f64::INFINITY, f64::NAN, -1.7e308, 0.0];
-        for (quantity, logarithmic) in [Quantity::Size, Quantity::Duration, Quantity::Rate]
-            .into_iter()
-            .flat_map(|quantity| [(quantity, true), (quantity, false)])
-        {
-            let axis = Axis { name: "", quantity, logarithmic };
+        let quantities = [Quantity::Size, Quantity::Duration, Quantity::Rate];
+        let axes = quantities.map(|quantity| [Axis::linear("", quantity), Axis::logarithmic("", quantity)]);
+        for axis in axes.into_iter().flatten() {
             for (first, value) in extremes.into_iter().enumerate() {
                 for values in [vec![value], extremes[first..].to_vec()] {
-                    let scale = Scale::of(&axis, values.iter().copied(), [0.0, 100.0]);
-                    let ticks = scale.ticks(quantity);
+                    let scale = Scale::of(axis, values.iter().copied(), [0.0, 100.0]);
+                    let ticks = scale.ticks();
                     assert!(ticks.len() <= 30 && ticks.iter().all(|tick| tick.is_finite()), "{values:?}");
                     let places = ticks.iter().chain(&values).filter(|value| !value.is_nan());
                     for place in places.map(|value| scale.at(*value)) {
@@ -714,19 +679,18 @@ mod tests {
 
     #[test]
     fn each_line_of_a_grid_is_ten_times_the_one_before_although_few_have_a_label() {
-        let axis = Axis { name: "", quantity: Quantity::Duration, logarithmic: true };
-        let scale = Scale::of(&axis, [30.0, 20_000.0].into_iter(), [0.0, 140.0]);
-        assert_eq!(scale.ticks(Quantity::Duration), [10.0, 1e3, 1e5]);
-        assert_eq!(scale.grid(Quantity::Duration), [10.0, 100.0, 1e3, 1e4, 1e5]);
-        let endless = Scale::of(&axis, [f64::from_bits(1), f64::MAX].into_iter(), [0.0, 140.0]);
-        assert!(endless.grid(Quantity::Duration).len() <= 30);
+        let axis = Axis::logarithmic("", Quantity::Duration);
+        let scale = Scale::of(axis, [30.0, 20_000.0].into_iter(), [0.0, 140.0]);
+        assert_eq!(scale.ticks(), [10.0, 1e3, 1e5]);
+        assert_eq!(scale.grid(), [10.0, 100.0, 1e3, 1e4, 1e5]);
+        let endless = Scale::of(axis, [f64::from_bits(1), f64::MAX].into_iter(), [0.0, 140.0]);
+        assert!(endless.grid().len() <= 30);
     }
 
     #[test]
     fn tick_positions_of_decades_and_powers_of_sixteen_are_stable() {
         let ticks = |quantity, values: [f64; 2]| {
-            let axis = Axis { name: "", quantity, logarithmic: true };
-            Scale::of(&axis, values.into_iter(), [0.0, 800.0]).ticks(quantity)
+            Scale::of(Axis::logarithmic("", quantity), values.into_iter(), [0.0, 800.0]).ticks()
         };
         assert_eq!(ticks(Quantity::Duration, [30.0, 20_000.0]), [10.0, 100.0, 1e3, 1e4, 1e5]);
         assert_eq!(ticks(Quantity::Size, [1.0, 1048576.0]), [1.0, 16.0, 256.0, 4096.0, 65536.0, 1048576.0]);

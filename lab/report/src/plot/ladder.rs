@@ -1,11 +1,11 @@
 //! The ladder: every way of carrying messages, below the limits of the machine, at a glance.
 
+use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Entry, Row};
-use crate::plot::data::{Axis, Kind, Look, Plot, Point, Series};
-use crate::way::Waiting;
+use crate::comparison::{Comparison, Entry, Row, of_test};
+use crate::plot::data::{Axis, Look, Plot, Point, Series};
 
 /// Levels that Bywire itself carries. For `eth` these are all links except veth.
 const OURS: [&str; 3] = ["msg", "sock", "eth"];
@@ -15,30 +15,21 @@ const POLLING: &str = "■ ";
 
 /// Latency and rate: one row for each way, with its ratio to the kernel's TCP.
 pub fn plots(comparisons: &[Comparison], ceilings: &Ceilings) -> Vec<Plot> {
-    let asked = |test: &str| comparisons.iter().find(|comparison| comparison.question.test == test);
-    let half_rtt = asked("latency").map(|latency| {
-        let floors = [
-            ("memory: a cache line", ceilings.half_rtt_floor()),
-            ("memory: a hand-off", ceilings.wake_floor()),
-        ];
-        rungs(latency, &floors, "ladder-half-rtt", "Latency", Axis::HALF_RTT, "Left is better")
+    let half_rtt = of_test(comparisons, "latency").map(|latency| {
+        let [line, hand_off] = ["memory: a cache line", "memory: a hand-off"];
+        let floors = [(line, ceilings.half_rtt_floor()), (hand_off, ceilings.wake_floor())];
+        rungs(latency, &floors, ["ladder-half-rtt", "Latency", "Left is better"], Axis::HALF_RTT)
     });
-    let rate = asked("stream").map(|stream| {
+    let rate = of_test(comparisons, "stream").map(|stream| {
         let bytes = stream.size_bytes.unwrap_or(1 << 20);
         let ceiling = [("memory: one core writes, copies, sums", ceilings.one_way(bytes))];
-        rungs(stream, &ceiling, "ladder-rate", "Rate", Axis::RATE, "Right is better")
+        rungs(stream, &ceiling, ["ladder-rate", "Rate", "Right is better"], Axis::RATE)
     });
     half_rtt.into_iter().chain(rate).collect()
 }
 
-fn rungs(
-    comparison: &Comparison,
-    limits: &[(&str, Option<f64>)],
-    id: &'static str,
-    title: &'static str,
-    y: Axis,
-    better: &str,
-) -> Plot {
+fn rungs(comparison: &Comparison, limits: &[(&str, Option<f64>)], names: [&'static str; 3], y: Axis) -> Plot {
+    let [id, name, better] = names;
     let limits: Vec<(&str, f64)> =
         limits.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
     let first = limits.len();
@@ -59,51 +50,33 @@ fn rungs(
         let polling = row.others.iter().filter(|entry| entry.way.waiting == Waiting::Polling);
         polling.map(move |entry| (place, entry))
     });
-    let others = others.map(|(place, entry)| point(comparison, place, entry, POLLING)).collect();
-    let series = |name: &str, look, slot, points| Series { name: name.to_owned(), look, slot, points };
-    let mut series = vec![
-        series("the machine itself", Look::Limit, 0, limits.iter().enumerate().map(of_limit).collect()),
-        series("Bywire", Look::Part, 0, usual(true)),
-        series("others", Look::Part, 6, usual(false)),
-        series("while polling", Look::Measured, 1, others),
+    let others = others.map(|(place, entry)| point(comparison, place, entry, POLLING));
+    let series = vec![
+        Series::new("the machine itself", Look::Limit, 0, limits.iter().enumerate().map(of_limit)),
+        Series::new("Bywire", Look::Part, 0, usual(true)),
+        Series::new("others", Look::Part, 6, usual(false)),
+        Series::new("while polling", Look::Measured, 1, others),
     ];
-    series.retain(|series| !series.points.is_empty());
-    let against = comparison.rival.as_ref().map(|rival| {
-        format!(
+    let title = comparison.title();
+    let mut about = format!("{title}. {better}; each line of the grid is ten times the one before.");
+    if let Some(rival) = &comparison.rival {
+        about += &format!(
             " × is how many times better than {rival}, default beside default and polling beside polling."
-        )
-    });
-    let names = limits.iter().map(|(name, _)| (*name).to_owned());
-    Plot {
-        id,
-        title,
-        about: format!(
-            "{}. {better}; each line of the grid is ten times the one before.{}",
-            comparison.title(),
-            against.unwrap_or_default()
-        ),
-        kind: Kind::Bars,
-        x: Axis::NAMES,
-        y,
-        categories: names.chain(comparison.rows.iter().map(|row| row.usual.way.name.clone())).collect(),
-        series,
-        remarks: Vec::new(),
+        );
     }
+    let limits = limits.iter().map(|(name, _)| (*name).to_owned());
+    let ways = comparison.rows.iter().map(|row| row.usual.way.name.clone());
+    Plot::bars([id, name], &about, y, limits.chain(ways).collect(), series)
 }
 
 fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> Point {
-    let words = [quantity::value(entry.cell.value, entry.cell.unit), entry.times.mark()];
+    let words = [quantity::of_cell(entry.cell), entry.times.mark()];
     let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" · ");
-    let other = entry.cell.size_bytes.filter(|size| Some(*size) != comparison.size_bytes);
-    let other = other.map(|size| format!("at {}", quantity::size(size)));
+    let other = entry.other_size(comparison.size_bytes).map(|size| format!("at {}", quantity::size(size)));
     let below = [other, entry.times.wide_interval()].into_iter().flatten().map(|line| format!("\n{line}"));
     let label = format!("{waiting}{words}{}", below.collect::<String>());
     let size = entry.cell.size_bytes.map(|bytes| format!("at {}", quantity::size(bytes)));
     let told = [size, Some(entry.way.waiting.name().to_owned()), Some(format!("× {}", entry.times.text()))];
-    Point {
-        band: entry.cell.ci95,
-        note: Some(told.into_iter().flatten().collect::<Vec<_>>().join(", ")),
-        label: Some(label),
-        ..Point::of(place, entry.cell)
-    }
+    let note = Some(told.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    Point { band: entry.cell.ci95, note, label: Some(label), ..Point::of(place, entry.cell) }
 }

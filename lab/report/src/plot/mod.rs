@@ -20,19 +20,17 @@ use data::Plot;
 pub fn plots(ways: &[Way], ceilings: &Ceilings, comparisons: &[Comparison]) -> Vec<Plot> {
     let ladder = ladder::plots(comparisons, ceilings);
     let all = ladder.into_iter().chain(measured(ways, ceilings, comparisons));
-    all.filter(|plot| !plot.is_empty()).map(at_one_length).map(cpu::with_visible_bars).collect()
+    all.map(at_one_length).map(cpu::with_visible_bars).collect()
 }
 
 /// The plots that also show figures of the source documents.
 pub fn then_and_now(ways: &[Way], ceilings: &Ceilings) -> Vec<Plot> {
-    let measured: Vec<Plot> =
-        measured(ways, ceilings, &[]).into_iter().filter(|plot| !plot.is_empty()).collect();
-    documents::with_printed(&measured).into_iter().map(at_one_length).collect()
+    documents::with_printed(&measured(ways, ceilings, &[])).into_iter().map(at_one_length).collect()
 }
 
 fn measured(ways: &[Way], ceilings: &Ceilings, comparisons: &[Comparison]) -> Vec<Plot> {
     let [by_differences, by_samples] = breakdown::plots(ways);
-    vec![
+    let mut plots = vec![
         by_size::half_rtt(ways, ceilings),
         by_size::one_way(ways, ceilings),
         by_size::two_way(ways, ceilings),
@@ -46,5 +44,7 @@ fn measured(ways: &[Way], ceilings: &Ceilings, comparisons: &[Comparison]) -> Ve
         by_size::interleave(ways),
         connections::rates(ways),
         connections::hot_spot(ways),
-    ]
+    ];
+    plots.retain(|plot| !plot.is_empty());
+    plots
 }

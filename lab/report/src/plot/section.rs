@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::plot::data::{DISTURBED, Kind, Look, Plot, Series};
+use crate::plot::data::{DISTURBED, Kind, Look, Plot};
 use crate::plot::drawing;
 use crate::table::{Column, Row, Table};
 
@@ -61,23 +61,19 @@ fn legend(plot: &Plot, place: &str) -> Markup {
 /// The numbers of a series and of its marks, which are shown and hidden together.
 fn with_marks(plot: &Plot, number: usize) -> String {
     let own = &plot.series[number];
-    let is_on_it =
-        |other: &Series| own.look == Look::Measured && other.look == Look::Mark && other.slot == own.slot;
-    let marks = (0..plot.series.len()).filter(|other| is_on_it(&plot.series[*other]));
-    [number].into_iter().chain(marks).map(|number| number.to_string()).collect::<Vec<_>>().join(" ")
+    let mut numbers = number.to_string();
+    for (other, series) in plot.series.iter().enumerate() {
+        if own.look == Look::Measured && series.look == Look::Mark && series.slot == own.slot {
+            numbers += &format!(" {other}");
+        }
+    }
+    numbers
 }
 
 fn table(plot: &Plot) -> Markup {
-    let columns = [
-        Column::words("series"),
-        Column::figures(plot.x.name),
-        Column::figures(plot.y.name),
-        Column::figures("band"),
-        Column::words("note"),
-    ];
+    let columns = Column::aligned("lrrrl", ["series", plot.x.name, plot.y.name, "band", "note"]);
     let shown = |value| plot.y.quantity.format(value);
-    let points = plot.series.iter().flat_map(|series| series.points.iter().map(move |point| (series, point)));
-    let rows = points.map(|(series, point)| {
+    let rows = plot.points().map(|(series, point)| {
         let band = point.band.map(|[low, high]| format!("{} – {}", shown(low), shown(high)));
         let disturbed = point.is_disturbed.then(|| DISTURBED.to_owned());
         let note = [point.note.clone(), disturbed].into_iter().flatten().collect::<Vec<_>>().join(" ");
@@ -85,5 +81,5 @@ fn table(plot: &Plot) -> Markup {
             [series.name.clone(), plot.x_text(point), shown(point.y), band.unwrap_or_default(), note];
         Row { is_disturbed: point.is_disturbed, ..Row::of(entries) }
     });
-    Table::new(format!("Table of {}", plot.title), columns.to_vec(), rows.collect()).html()
+    Table::new(format!("Table of {}", plot.title), columns, rows.collect()).html()
 }

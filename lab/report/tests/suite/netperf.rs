@@ -1,8 +1,6 @@
 //! Netperf's classic text against the raw output that Myricom published for GM-1, byte for byte.
 
-use bywire_report::netperf::{
-    End, Netperf, NetperfError, RequestResponse, TcpStream, UdpStream, service_demand_us,
-};
+use bywire_report::netperf::{End, Netperf, NetperfError, Test, service_demand_us};
 use bywire_results::cell::{CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};
 
 /// Eight runs, fourteen data rows, as published, right-trimmed.
@@ -51,11 +49,10 @@ fn both_ends_on_one_machine_are_localhost() {
 fn lost_datagrams_count_against_the_receiver_only() {
     let mut cell = generated_cell("udp", "stream", 0.0);
     cell.details.insert("messages_received".into(), 500_000.into());
-    let Netperf::UdpStream(run) = Netperf::from_cell(&cell).unwrap() else {
-        panic!("not a UDP stream");
-    };
-    assert_eq!(run.sent_megabits_per_second, 6553.6);
-    assert_eq!(run.received_megabits_per_second, 3276.8);
+    let run = Netperf::from_cell(&cell).unwrap();
+    assert_eq!(run.test, Test::UdpStream);
+    assert_eq!(run.local.rate, 6553.6);
+    assert_eq!(run.remote.rate, 3276.8);
     let sender_alone = service_demand_us(50.0, 1, 800_000.0);
     assert!((run.local.service_demand_us - sender_alone).abs() < 1e-9);
 }
@@ -84,7 +81,7 @@ fn cells_without_a_netperf_form_are_refused() {
     let latency = generated_cell("msg", "latency", 200.0);
     assert_eq!(
         Netperf::from_cell(&latency),
-        Err(NetperfError::NoCounterpart { level: "msg".into(), test: "latency".into() })
+        Err(NetperfError::NoCounterpart("msg".into(), "latency".into()))
     );
     let mut cell = generated_cell("tcp", "stream", 1e9);
     cell.details.remove("elapsed_seconds");
@@ -144,20 +141,10 @@ fn is_data(line: &str) -> bool {
 
 /// Both ends with the KB or transactions per second that each handled.
 fn ends(run: &Netperf) -> [(End, f64); 2] {
-    let kilobytes = |megabits: f64| megabits * 1e6 / 8.0 / 1024.0;
-    match run {
-        Netperf::TcpStream(run) => {
-            let rate = kilobytes(run.megabits_per_second);
-            [(run.local, rate), (run.remote, rate)]
-        }
-        Netperf::UdpStream(run) => [
-            (run.local, kilobytes(run.sent_megabits_per_second)),
-            (run.remote, kilobytes(run.received_megabits_per_second)),
-        ],
-        Netperf::TcpRequestResponse(run) | Netperf::UdpRequestResponse(run) => {
-            [(run.local, run.transactions_per_second), (run.remote, run.transactions_per_second)]
-        }
-    }
+    [run.local, run.remote].map(|end| match run.test {
+        Test::TcpStream | Test::UdpStream => (end, end.rate * 1e6 / 8.0 / 1024.0),
+        Test::TcpRequestResponse | Test::UdpRequestResponse => (end, end.rate),
+    })
 }
 
 /// The figures of the published runs.
@@ -166,33 +153,33 @@ fn published_runs() -> Vec<Netperf> {
     vec![
         tcp_stream(c, 59.99, 1852.66, [50.41, 4.458], [74.36, 6.576]),
         udp_stream(c, 60.00, [1_796_374, 1_796_368], 1962.2, [41.94, 3.502], [45.83, 3.826]),
-        Netperf::TcpRequestResponse(rr(c, TCP, 59.99, 15499.25, [24.25, 31.287], [22.55, 29.100])),
-        Netperf::UdpRequestResponse(rr(c, UDP, 60.00, 16065.29, [27.43, 34.146], [25.66, 31.943])),
+        rr(c, Test::TcpRequestResponse, TCP, 59.99, 15499.25, [[24.25, 31.287], [22.55, 29.100]]),
+        rr(c, Test::UdpRequestResponse, UDP, 60.00, 16065.29, [[27.43, 34.146], [25.66, 31.943]]),
         tcp_stream(b, 60.00, 1771.09, [47.95, 4.436], [65.53, 6.062]),
         udp_stream(b, 59.99, [1_706_739, 1_706_739], 1864.4, [40.30, 3.542], [35.59, 3.128]),
-        Netperf::TcpRequestResponse(rr(b, TCP, 59.99, 14687.71, [23.47, 31.952], [20.03, 27.276])),
-        Netperf::UdpRequestResponse(rr(b, UDP, 60.00, 15442.63, [26.58, 34.422], [20.11, 26.051])),
+        rr(b, Test::TcpRequestResponse, TCP, 59.99, 14687.71, [[23.47, 31.952], [20.03, 27.276]]),
+        rr(b, Test::UdpRequestResponse, UDP, 60.00, 15442.63, [[26.58, 34.422], [20.11, 26.051]]),
     ]
 }
 
 const TCP: [u64; 2] = [16384, 87380];
 const UDP: [u64; 2] = [65535, 65535];
 
-fn end([utilisation_percent, service_demand_us]: [f64; 2]) -> End {
-    End { utilisation_percent, service_demand_us, method: 'S' }
+fn end(socket_bytes: [u64; 2], rate: f64, [utilisation_percent, service_demand_us]: [f64; 2]) -> End {
+    End { socket_bytes, messages: 0, rate, utilisation_percent, service_demand_us, method: 'S' }
 }
 
 fn tcp_stream(host: &str, seconds: f64, rate: f64, local: [f64; 2], remote: [f64; 2]) -> Netperf {
-    Netperf::TcpStream(TcpStream {
+    Netperf {
+        test: Test::TcpStream,
         host: host.into(),
-        receive_socket_bytes: 262_142,
-        send_socket_bytes: 262_142,
         message_bytes: 262_142,
+        response_bytes: 0,
         elapsed_seconds: seconds,
-        megabits_per_second: rate,
-        local: end(local),
-        remote: end(remote),
-    })
+        send_errors: 0,
+        local: end([262_142; 2], rate, local),
+        remote: end([262_142; 2], rate, remote),
+    }
 }
 
 fn udp_stream(
@@ -203,40 +190,34 @@ fn udp_stream(
     local: [f64; 2],
     remote: [f64; 2],
 ) -> Netperf {
-    Netperf::UdpStream(UdpStream {
+    Netperf {
+        test: Test::UdpStream,
         host: host.into(),
-        send_socket_bytes: 65535,
-        receive_socket_bytes: 65535,
         message_bytes: 8192,
-        sent_seconds: seconds,
-        received_seconds: seconds,
-        messages_sent: messages[0],
+        response_bytes: 0,
+        elapsed_seconds: seconds,
         send_errors: 0,
-        messages_received: messages[1],
-        sent_megabits_per_second: rate,
-        received_megabits_per_second: rate,
-        local: end(local),
-        remote: end(remote),
-    })
+        local: End { messages: messages[0], ..end(UDP, rate, local) },
+        remote: End { messages: messages[1], ..end(UDP, rate, remote) },
+    }
 }
 
 fn rr(
     host: &str,
+    test: Test,
     sockets: [u64; 2],
     seconds: f64,
     rate: f64,
-    local: [f64; 2],
-    remote: [f64; 2],
-) -> RequestResponse {
-    RequestResponse {
+    [local, remote]: [[f64; 2]; 2],
+) -> Netperf {
+    Netperf {
+        test,
         host: host.into(),
-        local_socket_bytes: sockets,
-        remote_socket_bytes: sockets,
-        request_bytes: 1,
+        message_bytes: 1,
         response_bytes: 1,
         elapsed_seconds: seconds,
-        transactions_per_second: rate,
-        local: end(local),
-        remote: end(remote),
+        send_errors: 0,
+        local: end(sockets, rate, local),
+        remote: end(sockets, rate, remote),
     }
 }
