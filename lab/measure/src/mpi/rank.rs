@@ -166,7 +166,8 @@ impl BlockLoop<'_> {
 
     /// Where ports of this job meet: its own directory, or that of this end's node.
     fn runtime_directory(&self) -> PathBuf {
-        let of_node = self.plan.runtime_directories.as_ref().map(|directories| directories.of(self.end));
+        let of_node =
+            self.plan.runtime_directories.as_ref().map(|directories| directories.of(self.end).as_path());
         of_node.unwrap_or(self.directory).to_owned()
     }
 
