@@ -332,16 +332,17 @@ fn beside(ladder: &[Variant]) -> Vec<Variant> {
     let (whole, request) = (&ladder[0], &ladder[0].plan.request);
     let mut beside = Vec::new();
     if !request.lent && whole.plan.size_bytes > SHORT_BYTES {
-        let plan = ladder[1].plan.with(|request| request.lent = true);
         let how = "with lent buffers, untouched, in place of copies";
         let difference = Some([1, ladder.len()]);
-        beside.push(Variant { plan, part: "lending saves", how, difference, ..whole.clone() });
+        beside.push(Variant { part: "lending saves", how, difference, ..ladder[1].clone() });
+        beside[0].plan.request.lent = true;
     }
     if request.integrity != Some(true) {
-        let plan = whole.plan.with(|request| request.integrity = Some(true));
         let how = "with the end-to-end check, which is off by default";
         let difference = Some([ladder.len() + beside.len(), 0]);
-        beside.push(Variant { plan, part: "checksums would add", how, difference, ..whole.clone() });
+        let mut checked = Variant { part: "checksums would add", how, difference, ..whole.clone() };
+        checked.plan.request.integrity = Some(true);
+        beside.push(checked);
     }
     beside
 }

@@ -50,230 +50,171 @@ bywire_command::options! {
     pub static OPTIONS;
 
     "How the messages are carried" {
-        link: Option<String> {
-            Opt::of("link", "LINK", "shm; of eth one-process, of web tcp",
+        link: Option<String> = Opt::of("link", "LINK", "shm; of eth one-process, of web tcp",
                 "What carries the messages, if the level has a choice")
-                .words(links)
-                .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
-                .not_a_parameter();
-        }
-        security: Option<String> {
-            Opt::of("security", "SECURITY", "encrypted",
+            .words(links)
+            .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
+            .not_a_parameter();
+        security: Option<String> = Opt::of("security", "SECURITY", "encrypted",
                 "Protection of packets between machines: encrypted or plain")
-                .words(|| Security::ALL.iter().map(|security| security.name()).collect())
-                .only(|request| request.crosses_a_fabric() || request.is_mpi_over_bywire());
-        }
-        between: Option<String> {
-            Opt::of("between", "WHERE", "processes; of eth and of link udp always namespaces",
+            .words(|| Security::ALL.iter().map(|security| security.name()).collect())
+            .only(|request| request.crosses_a_fabric() || request.is_mpi_over_bywire());
+        between: Option<String> = Opt::of("between", "WHERE",
+                "processes; of eth and of link udp always namespaces",
                 "Where the ends run: processes, threads, namespaces, or HOST[:PORT] with `bywire serve` (tcp, udp, link udp)")
-                .only(|request| match request.level.as_str() {
-                    MEMORY => request.between.as_deref().is_none_or(|between| between == "processes"),
-                    level => level != web::LEVEL,
-                })
-                .not_a_parameter();
-        }
-        mpi: Option<String> {
-            Opt::of("mpi", "IMPLEMENTATION", "open-mpi", "MPI implementation: open-mpi or mpich")
-                .words(|| Implementation::ALL.iter().map(|implementation| implementation.name()).collect())
-                .only(|request| request.is_level(&["mpi"]));
-        }
-        ranks: Option<u32> {
-            Opt::of("ranks", "N", "2",
+            .only(|request| match request.level.as_str() {
+                MEMORY => request.between.as_deref().is_none_or(|between| between == "processes"),
+                level => level != web::LEVEL,
+            })
+            .not_a_parameter();
+        mpi: Option<String> = Opt::of("mpi", "IMPLEMENTATION", "open-mpi",
+                "MPI implementation: open-mpi or mpich")
+            .words(|| Implementation::ALL.iter().map(|implementation| implementation.name()).collect())
+            .only(|request| request.is_level(&["mpi"]));
+        ranks: Option<u32> = Opt::of("ranks", "N", "2",
                 "Ranks of the job, all on this machine, half of them on each core: 2 to 64")
-                .only(|request| request.is_level(&["mpi"]) && request.is_collective());
-        }
-        unmatched: Option<u32> {
-            Opt::of("unmatched", "N", "0",
+            .only(|request| request.is_level(&["mpi"]) && request.is_collective());
+        unmatched: Option<u32> = Opt::of("unmatched", "N", "0",
                 "Receives of each rank that wait for messages of other tags meanwhile: 0 to 65536")
-                .only(|request| request.is_level(&["mpi"]) && request.kind() == Some(Test::Latency));
-        }
-        protocol: Option<String> {
-            Opt::of("protocol", "PROTOCOL", "tcp", "Protocol over Ethernet: tcp or udp")
-                .words(|| ethernet::Protocol::ALL.iter().map(|protocol| protocol.name()).collect())
-                .only(|request| request.is_level(&["eth"]));
-        }
-        coalesce: Option<bool> {
-            Opt::switch("coalesce", "on",
+            .only(|request| request.is_level(&["mpi"]) && request.kind() == Some(Test::Latency));
+        protocol: Option<String> = Opt::of("protocol", "PROTOCOL", "tcp",
+                "Protocol over Ethernet: tcp or udp")
+            .words(|| ethernet::Protocol::ALL.iter().map(|protocol| protocol.name()).collect())
+            .only(|request| request.is_level(&["eth"]));
+        coalesce: Option<bool> = Opt::switch("coalesce", "on",
                 "Read all available frames at each wake-up of the carrying process, and merge those of a flow")
-                .only(|request| match request.level.as_str() {
-                    ethernet::LEVEL => !request.is_link(&["veth"]),
-                    level => level == web::LEVEL && request.is_link(&["eth"]),
-                });
-        }
-        mtu_bytes: Option<u32> {
-            Opt::of("mtu", "N", "1500",
+            .only(|request| match request.level.as_str() {
+                ethernet::LEVEL => !request.is_link(&["veth"]),
+                level => level == web::LEVEL && request.is_link(&["eth"]),
+            });
+        mtu_bytes: Option<u32> = Opt::of("mtu", "N", "1500",
                 "MTU of the link between namespaces, in bytes; over link udp the interfaces of eth have 150 less")
-                .only(|request| match request.level.as_str() {
-                    "mpi" | web::LEVEL => request.is_link(&["veth", "eth", "bywire"]),
-                    "msg" => request.is_link(&["udp"]),
-                    level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
-                });
-        }
-        segmentation: Option<bool> {
-            Opt::switch("segmentation", "on", "Segmentation offload of the interfaces between namespaces")
-                .only(|request| match request.level.as_str() {
-                    web::LEVEL => request.is_link(&["veth", "eth"]),
-                    _ => request.speaks(&["tcp"]) || request.joins_nodes(),
-                });
-        }
-        loss_percent: Option<f64> {
-            Opt::of("loss", "PERCENT", "none",
+            .only(|request| match request.level.as_str() {
+                "mpi" | web::LEVEL => request.is_link(&["veth", "eth", "bywire"]),
+                "msg" => request.is_link(&["udp"]),
+                level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
+            });
+        segmentation: Option<bool> = Opt::switch("segmentation", "on",
+                "Segmentation offload of the interfaces between namespaces")
+            .only(|request| match request.level.as_str() {
+                web::LEVEL => request.is_link(&["veth", "eth"]),
+                _ => request.speaks(&["tcp"]) || request.joins_nodes(),
+            });
+        loss_percent: Option<f64> = Opt::of("loss", "PERCENT", "none",
                 "Percentage of packets that the link between namespaces drops at random, at each end")
-                .only(Request::may_cross_a_cable);
-        }
-        rate_mbits: Option<u32> {
-            Opt::of("rate", "MBITS", "none",
+            .only(Request::may_cross_a_cable);
+        rate_mbits: Option<u32> = Opt::of("rate", "MBITS", "none",
                 "Rate limit of a switch between the namespaces, in Mb/s, with queues of 2 ms")
-                .only(Request::may_cross_a_cable);
-        }
-        nodes: Option<u32> {
-            Opt::of("nodes", "N", "16 for msg over shm, else none",
+            .only(Request::may_cross_a_cable);
+        nodes: Option<u32> = Opt::of("nodes", "N", "16 for msg over shm, else none",
                 "Idle peers of each end (msg), up to 10000; with several connections, the number of namespaces around a \
                  switch (tcp, udp, eth), 2 to 64")
-                .only(|request| match request.level.as_str() {
-                    MEMORY | web::LEVEL => false,
-                    level => (level == "msg") != request.is_multi_connection(),
-                });
-        }
-        connections: Option<u32> {
-            Opt::of("connections", "N", "4; of web 16",
+            .only(|request| match request.level.as_str() {
+                MEMORY | web::LEVEL => false,
+                level => (level == "msg") != request.is_multi_connection(),
+            });
+        connections: Option<u32> = Opt::of("connections", "N", "4; of web 16",
                 "Connections at once: 1 to 64, with messages of at most 256MiB together; of web 1 to 256")
-                .only(|request| request.is_level(&["web"]) || request.is_multi_connection());
-        }
+            .only(|request| request.is_level(&["web"]) || request.is_multi_connection());
     }
     "What is sent" {
-        size_bytes: Option<u64> {
-            Opt::of("size", "SIZE",
+        size_bytes: Option<u64> = Opt::of("size", "SIZE",
                 "8; rr and hotspot 1; stream, bidir, streams, fanin and fanout 64KiB, over UDP 8KiB; memory 1MiB",
                 "Length of a message, a buffer or a file, like 64, 8K or 1MiB: 1 to 64MiB (udp: to 65507; memory: to 1GiB)")
-                .reads(length)
-                .only(|request| match request.level.as_str() {
-                    MEMORY => request.ceiling().is_some_and(memory::Test::is_rate),
-                    web::LEVEL => request.test == web::Test::File.name(),
-                    _ => request.kind() != Some(Test::Nhalf),
-                })
-                .not_a_parameter();
-        }
-        response_bytes: Option<u64> {
-            Opt::of("response-size", "SIZE", "that of the request", "Length of a response")
-                .reads(length)
-                .only(|request| request.kind() == Some(Test::Rr));
-        }
-        integrity: Option<bool> {
-            Opt::switch("integrity", "off", "End-to-end check of every message").only(Request::is_in_memory);
-        }
-        lent: bool {
-            Opt::flag("lent", true, "Send lent buffers rather than copies").only(Request::is_in_memory);
-        }
-        verify: bool {
-            Opt::flag("verify", true, "Compare every byte of every payload")
-                .only(|request| request.level != MEMORY && request.kind() != Some(Test::Breakdown));
-        }
-        untouched: bool {
-            Opt::flag("untouched", true, "Write and read only the first 8 bytes of each payload")
-                .excludes("verify")
-                .only(|request| {
-                    request.has_workers() && request.kind() != Some(Test::Breakdown) && !request.verify
-                });
-        }
+            .reads(length)
+            .only(|request| match request.level.as_str() {
+                MEMORY => request.ceiling().is_some_and(memory::Test::is_rate),
+                web::LEVEL => request.test == web::Test::File.name(),
+                _ => request.kind() != Some(Test::Nhalf),
+            })
+            .not_a_parameter();
+        response_bytes: Option<u64> = Opt::of("response-size", "SIZE", "that of the request",
+                "Length of a response")
+            .reads(length)
+            .only(|request| request.kind() == Some(Test::Rr));
+        integrity: Option<bool> = Opt::switch("integrity", "off", "End-to-end check of every message")
+            .only(Request::is_in_memory);
+        lent: bool = Opt::flag("lent", true, "Send lent buffers rather than copies")
+            .only(Request::is_in_memory);
+        verify: bool = Opt::flag("verify", true, "Compare every byte of every payload")
+            .only(|request| request.level != MEMORY && request.kind() != Some(Test::Breakdown));
+        untouched: bool = Opt::flag("untouched", true,
+                "Write and read only the first 8 bytes of each payload")
+            .excludes("verify")
+            .only(|request| {
+                request.has_workers() && request.kind() != Some(Test::Breakdown) && !request.verify
+            });
     }
     "Sockets" {
-        nagle: Option<bool> {
-            Opt::switch("nagle", "off", "Nagle's algorithm").only(|request| request.speaks(&["tcp", "sock"]));
-        }
-        congestion: Option<String> {
-            Opt::of("congestion", "NAME", "the system's", "TCP's congestion control, such as reno")
-                .reads(congestion)
-                .only(|request| request.speaks(&["tcp", "sock"]));
-        }
-        socket_buffer_bytes: Option<u64> {
-            Opt::of("socket-buffer", "SIZE", "the kernel's",
+        nagle: Option<bool> = Opt::switch("nagle", "off", "Nagle's algorithm")
+            .only(|request| request.speaks(&["tcp", "sock"]));
+        congestion: Option<String> = Opt::of("congestion", "NAME", "the system's",
+                "TCP's congestion control, such as reno")
+            .reads(congestion)
+            .only(|request| request.speaks(&["tcp", "sock"]));
+        socket_buffer_bytes: Option<u64> = Opt::of("socket-buffer", "SIZE", "the kernel's",
                 "Requested size of both socket buffers at both ends, up to 64MiB")
-                .reads(length)
-                .only(|request| request.has_workers() && request.level != "msg");
-        }
-        epoll: bool {
-            Opt::flag("epoll", true, "Wait by epoll_wait before each receive, at both ends, as servers do")
-                .only(|request| request.speaks(&["unix", "tcp", "sock"]));
-        }
+            .reads(length)
+            .only(|request| request.has_workers() && request.level != "msg");
+        epoll: bool = Opt::flag("epoll", true,
+                "Wait by epoll_wait before each receive, at both ends, as servers do")
+            .only(|request| request.speaks(&["unix", "tcp", "sock"]));
     }
     "How the ends wait, and what else runs" {
-        spin: Option<bool> {
-            Opt::flag("spin", true, "Poll at both ends; with sock, let the library spin before it sleeps")
-                .excludes("no-spin")
-                .only(|request| {
-                    !request.is_level(&[MEMORY, web::LEVEL]) && (!request.epoll || request.is_level(&["sock"]))
-                })
-                .not_a_parameter();
+        spin: Option<bool> = Opt::flag("spin", true,
+                "Poll at both ends; with sock, let the library spin before it sleeps")
+            .excludes("no-spin")
+            .only(|request| {
+                !request.is_level(&[MEMORY, web::LEVEL]) && (!request.epoll || request.is_level(&["sock"]))
+            })
+            .not_a_parameter(),
             Opt::flag("no-spin", false, "Sleep at both ends without spinning first")
                 .only(|request| request.has_workers() && request.kind() != Some(Test::Interleave))
                 .not_a_parameter();
-        }
-        cores: Option<(u32, u32)> {
-            Opt::of("cores", "A,B", "the first two allowed, of different physical cores if possible",
+        cores: Option<(u32, u32)> = Opt::of("cores", "A,B",
+                "the first two allowed, of different physical cores if possible",
                 "Two different cores: of the source, and of the target")
-                .not_a_parameter();
-        }
-        load: Option<u32> {
-            Opt::of("load", "N", "none",
+            .not_a_parameter();
+        load: Option<u32> = Opt::of("load", "N", "none",
                 "Busy threads beside the measurement, half of them on each end's core; best over 10 s or more")
-                .only(|request| request.has_workers() && request.is_here());
-        }
-        slowdown_percent: Option<u32> {
-            Opt::of("slowdown", "PERCENT", "none",
+            .only(|request| request.has_workers() && request.is_here());
+        slowdown_percent: Option<u32> = Opt::of("slowdown", "PERCENT", "none",
                 "Slow the source down by this percentage, to see whether a comparison finds it")
-                .only(Request::has_workers)
-                .unlisted();
-        }
+            .only(Request::has_workers)
+            .unlisted();
     }
     "The machine's memory" {
-        lines: Option<u32> {
-            Opt::of("lines", "N", "256", "Lines walked in each direction, up to 1048576")
-                .only(|request| request.ceiling() == Some(memory::Test::Cacheline));
-        }
-        both_cores: bool {
-            Opt::flag("both-cores", true, "Run on both cores at once")
-                .only(|request| request.ceiling().is_some_and(memory::Test::is_rate));
-        }
+        lines: Option<u32> = Opt::of("lines", "N", "256", "Lines walked in each direction, up to 1048576")
+            .only(|request| request.ceiling() == Some(memory::Test::Cacheline));
+        both_cores: bool = Opt::flag("both-cores", true, "Run on both cores at once")
+            .only(|request| request.ceiling().is_some_and(memory::Test::is_rate));
     }
     "Web servers" {
-        server: Option<String> {
-            Opt::of("server", "SERVER", "nginx", "Web server: nginx or apache")
-                .words(|| web::Server::ALL.iter().map(|server| server.name()).collect())
-                .only(|request| request.is_level(&[web::LEVEL]));
-        }
-        alpha: Option<f64> {
-            Opt::of("alpha", "ALPHA", "0.9",
+        server: Option<String> = Opt::of("server", "SERVER", "nginx", "Web server: nginx or apache")
+            .words(|| web::Server::ALL.iter().map(|server| server.name()).collect())
+            .only(|request| request.is_level(&[web::LEVEL]));
+        alpha: Option<f64> = Opt::of("alpha", "ALPHA", "0.9",
                 "Popularity: the i-th document is requested in proportion to 1/i^ALPHA, 0 to 4")
-                .only(Request::is_trace);
-        }
-        rank: Option<String> {
-            Opt::of("rank", "RANK", "small-first",
+            .only(Request::is_trace);
+        rank: Option<String> = Opt::of("rank", "RANK", "small-first",
                 "Which documents are popular: small-first, or independent of their size")
-                .words(|| web::Rank::ALL.iter().map(|rank| rank.name()).collect())
-                .only(Request::is_trace);
-        }
-        documents: Option<u32> {
-            Opt::of("documents", "N", "1000", "Number of documents, 9 to 100000").only(Request::is_trace);
-        }
-        seed: Option<u64> {
-            Opt::of("seed", "N", "1", "Seed of the trace and of the request times")
-                .only(|request| request.is_level(&[web::LEVEL]));
-        }
-        trace_out: Option<PathBuf> {
-            Opt::of("trace-out", "FILE", "nowhere", "Write the requested paths to this file, one per line")
-                .only(|request| request.is_level(&[web::LEVEL]))
-                .not_a_parameter();
-        }
+            .words(|| web::Rank::ALL.iter().map(|rank| rank.name()).collect())
+            .only(Request::is_trace);
+        documents: Option<u32> = Opt::of("documents", "N", "1000", "Number of documents, 9 to 100000")
+            .only(Request::is_trace);
+        seed: Option<u64> = Opt::of("seed", "N", "1", "Seed of the trace and of the request times")
+            .only(|request| request.is_level(&[web::LEVEL]));
+        trace_out: Option<PathBuf> = Opt::of("trace-out", "FILE", "nowhere",
+                "Write the requested paths to this file, one per line")
+            .only(|request| request.is_level(&[web::LEVEL]))
+            .not_a_parameter();
     }
     "How long" {
-        time_seconds: Option<f64> {
-            Opt::of("time", "SECONDS", "1; nhalf 5, several connections 2.5, web 5",
+        time_seconds: Option<f64> = Opt::of("time", "SECONDS", "1; nhalf 5, several connections 2.5, web 5",
                 "Measuring time of the whole cell: all blocks of all five fresh pairs. Starting the pairs and a warm-up of \
                  at most a second in each come on top. At least 0.005 (nhalf 0.09, web 0.25)")
-                .reads(seconds)
-                .not_a_parameter();
-        }
+            .reads(seconds)
+            .not_a_parameter();
     }
 }
 

@@ -71,13 +71,6 @@ pub struct Plan {
 const WARMUP_BLOCK_US_MAX: u64 = 100_000;
 
 impl Plan {
-    /// A copy with other options.
-    pub fn with(&self, change: impl FnOnce(&mut Request)) -> Self {
-        let mut plan = self.clone();
-        change(&mut plan.request);
-        plan
-    }
-
     /// How long the source keeps each block of the warm-up going.
     pub fn warmup_block_us(&self) -> u64 {
         self.block_us.min(WARMUP_BLOCK_US_MAX)
