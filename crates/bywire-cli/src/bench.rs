@@ -26,7 +26,7 @@ Examples:
   bywire bench gm-ethernet --time 10 --output sessions/ethernet", after_help = after_help())]
 pub struct BenchArgs {
     /// The preset, which names the cells
-    #[arg(default_value = "quick", value_parser = SuggestedValues::of(preset::PRESETS.map(|(name, _)| name)), hide_possible_values = true)]
+    #[arg(default_value = "quick", value_parser = SuggestedValues::of(preset::PRESETS.map(|preset| preset.name)), hide_possible_values = true)]
     preset: String,
     /// Measuring time of each cell, in all of its five pairs: at least 0.005, N½ 0.09 [default: 1, N½ 5; gm-ethernet 60]
     #[arg(long, value_name = "SECONDS", value_parser = bywire_measure::measure::parse_time, allow_negative_numbers = true)]
@@ -53,11 +53,10 @@ fn levels() -> SuggestedValues {
 }
 
 fn after_help() -> String {
-    let line = |(name, what): &(&str, &str)| {
-        let duration = preset::usual(name).map(preset::about).unwrap_or_default();
-        format!("  {name:<12} {duration:<14} {what}")
+    let line = |preset: preset::Design| {
+        format!("  {:<12} {:<14} {}", preset.name, preset::about(preset.usual()), preset.about)
     };
-    let presets: Vec<String> = preset::PRESETS.iter().map(line).collect();
+    let presets = preset::PRESETS.map(line);
     format!("Presets, and how long each takes with every level and its usual --time:\n{}", presets.join("\n"))
 }
 

@@ -44,30 +44,26 @@ options! {
     pub static OPTIONS;
 
     "" {
-        library: Option<PathBuf> {
+        library: Option<PathBuf> =
             OptionRow::of("library", "FILE", "the one that came with this command", "Preload this library");
-        }
-        spin: Option<bool> {
+        spin: Option<bool> =
             OptionRow::flag("spin", true, "Spin before each sleep, if the core has nothing else to do")
                 .by_default("only while waits are short")
                 .excludes("no-spin")
-                .variable(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it");
+                .variable(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it"),
             OptionRow::flag("no-spin", false, "Sleep at once")
                 .by_default("spin while waits are short")
                 .variable(SPIN_VARIABLE, "0 forbids to spin before sleeping, and 1 allows it");
-        }
-        io_uring: bool {
+        io_uring: bool =
             OptionRow::flag("io-uring", true, "Let the program use io_uring, which ends carrying")
                 .by_default("refuse it, as most containers do")
                 .variable(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not");
-        }
-        explain: bool {
+        explain: bool =
             OptionRow::flag(
                 "explain",
                 true,
                 "When the program has ended, print its connections, carried or why not, on standard error",
             );
-        }
     }
 }
 

@@ -103,13 +103,10 @@ mod tests {
         pub static OPTIONS;
 
         "" {
-            spin: Option<bool> {
-                OptionRow::flag("spin", true, "Spin").excludes("no-spin").variable("SPIN", "0 or 1");
+            spin: Option<bool> =
+                OptionRow::flag("spin", true, "Spin").excludes("no-spin").variable("SPIN", "0 or 1"),
                 OptionRow::flag("no-spin", false, "Sleep").by_default("spin").variable("SPIN", "0 or 1");
-            }
-            count: Option<u32> {
-                OptionRow::of("count", "N", "8", "How often");
-            }
+            count: Option<u32> = OptionRow::of("count", "N", "8", "How often");
         }
     }
 

@@ -16,7 +16,7 @@ macro_rules! options {
         pub struct $name:ident { $($(#[$field_about:meta])* pub $other:ident: $other_type:ty,)* }
         $(#[$table_about:meta])*
         pub static $table:ident;
-        $($group:literal { $($field:ident: $type:ty { $($row:expr;)+ })+ })+
+        $($group:literal { $($field:ident: $type:ty = $($row:expr),+;)+ })+
     ) => {
         $(#[$about])*
         pub struct $name {

@@ -10,15 +10,11 @@ use bywire_results::level::MEMORY;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use crate::disturbance;
-use crate::memory;
 use crate::multi_connection::{self, GroupWork, MultiConnection, fairness, limit};
-use crate::plan::Outcomes;
-use crate::plan::{Details, Outcome, Part, Plan, Test};
-use crate::size;
-use crate::web;
-use crate::workload::block_loop::{Blocks, PROCESS, Results, histogram, transfer_seconds};
+use crate::plan::{Details, Job, MemoryPlan, Outcome, Outcomes, Part, Plan, Test};
+use crate::workload::block_loop::{Blocks, PROCESS, Results, buckets, histogram, transfer_seconds};
 use crate::workload::{self, nhalf};
+use crate::{disturbance, size, web};
 
 /// A fixed seed, so that the interval of a stored cell can be reproduced.
 const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
@@ -26,22 +22,10 @@ const BOOTSTRAP_SEED: u64 = 0x6279_7769_7265;
 /// The share of memcpy that a message layer's plateau is set against for N½, when it is larger.
 const MEMCPY_SHARE: f64 = 0.4;
 
-/// What a cell measures.
-#[derive(Clone, Debug)]
-pub enum Subject {
-    /// A test of a level, at one size.
-    Messages(Plan),
-    /// N½: the plan of its streams, which have several sizes.
-    Sweep(Plan),
-    /// A ceiling.
-    Memory(memory::Spec),
-    /// A web server.
-    Web(web::Plan),
-}
-
 /// The pairs of one cell so far.
 pub struct Aggregation {
-    subject: Subject,
+    /// The measurement of each pair. A sweep has several pairs of processes in one.
+    job: Job,
     /// For each pair its outcomes: one, or one for each length of a sweep.
     pairs: Vec<Vec<Outcomes>>,
     /// Per pair of a sweep: memcpy at the same time.
@@ -51,21 +35,16 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    /// An aggregation without pairs.
-    pub fn new(subject: Subject) -> Self {
-        Self { subject, pairs: Vec::new(), memcpy: Vec::new(), together: Vec::new() }
+    pub fn new(job: Job) -> Self {
+        Self { job, pairs: Vec::new(), memcpy: Vec::new(), together: Vec::new() }
     }
 
-    /// The number of pairs.
     pub fn pairs(&self) -> u32 {
         self.pairs.len() as u32
     }
 
     /// Adds one pair, after a check that its ends agree. A sweep of the message layer brings memcpy, measured at the
     /// same time.
-    ///
-    /// # Errors
-    /// The ends have not seen the same blocks, or bytes were lost on a level that loses none.
     pub fn add(&mut self, outcomes: Vec<Outcomes>, memcpy: Option<Outcome>) -> Result<()> {
         for outcomes in &outcomes {
             self.check(outcomes)?;
@@ -75,10 +54,6 @@ impl Aggregation {
         Ok(())
     }
 
-    /// Adds one group of connections.
-    ///
-    /// # Errors
-    /// As [`Aggregation::add`].
     pub fn add_multi_connection(&mut self, group: MultiConnection) -> Result<()> {
         self.add(group.outcomes, None)?;
         self.together.push(group.together);
@@ -87,78 +62,52 @@ impl Aggregation {
 
     fn check(&self, outcomes: &Outcomes) -> Result<()> {
         ensure!(!outcomes.source.blocks.is_empty(), "the source reports no block");
-        let (Subject::Messages(plan) | Subject::Sweep(plan)) = &self.subject else {
-            return Ok(());
-        };
+        let Job::Messages(plan) = &self.job else { return Ok(()) };
         let source = &outcomes.source.blocks;
         let target = &outcomes.target.as_ref().context("the target has not reported")?.blocks;
-        ensure!(
-            source.len() == target.len(),
-            "the source reports {} blocks and the target {}",
-            source.len(),
-            target.len()
-        );
-        if !plan.level.carrier().is_lossy && plan.test.is_one_way() {
-            for (source, target) in source.iter().zip(target) {
-                ensure!(
-                    source.sent_bytes == target.received_bytes,
-                    "{} bytes were sent, and {} arrived",
-                    source.sent_bytes,
-                    target.received_bytes
-                );
-            }
+        let (sources, targets) = (source.len(), target.len());
+        ensure!(sources == targets, "the source reports {sources} blocks and the target {targets}");
+        let loses_nothing = !plan.level.carrier().is_lossy && plan.test.is_one_way();
+        for (source, target) in source.iter().zip(target).filter(|_| loses_nothing) {
+            let (sent, arrived) = (source.sent_bytes, target.received_bytes);
+            ensure!(sent == arrived, "{sent} bytes were sent, and {arrived} arrived");
         }
         Ok(())
     }
 
     /// The cell, without its link, place, parameters and environment.
-    ///
-    /// # Errors
-    /// There is no pair, or no block has a value.
     pub fn cell(&self) -> Result<Cell> {
         let mut details = Details::default();
-        let (level, test, unit, size_bytes, mut blocks) = match &self.subject {
-            Subject::Messages(plan) if plan.test.is_multi_connection() => {
-                let blocks = self.multi_connection_blocks(plan, &mut details);
-                (plan.level.name(), plan.test.name(), plan.test.kind().unit, Some(plan.size_bytes), blocks)
+        let (level, test, unit, size_bytes, mut blocks) = match &self.job {
+            Job::Messages(plan) => {
+                let size_bytes = (plan.test != Test::Nhalf).then_some(plan.size_bytes);
+                let blocks = self.message_blocks(plan, &mut details)?;
+                (plan.level.name(), plan.test.name(), plan.test.kind().unit, size_bytes, blocks)
             }
-            Subject::Messages(plan) => {
-                self.message_details(plan, &mut details);
-                let blocks = self.blocks(
-                    |outcome| &outcome.blocks,
-                    |source, target| workload::value(plan, source, target),
-                );
-                (plan.level.name(), plan.test.name(), plan.test.kind().unit, Some(plan.size_bytes), blocks)
-            }
-            Subject::Sweep(plan) => {
-                let blocks = self.sweep_blocks(plan, &mut details)?;
-                (plan.level.name(), plan.test.name(), Unit::Bytes, None, blocks)
-            }
-            Subject::Web(plan) => {
+            Job::Web(plan) => {
                 details = web::open_load::details(self.all().map(|(_, outcomes)| outcomes))?;
-                let blocks = self.blocks(
-                    |outcome| &outcome.blocks,
-                    |client, _| Some(client.operations as f64 / client.seconds),
-                );
+                let blocks = self.blocks(|client, _| Some(client.operations as f64 / client.seconds));
                 let size_bytes = (plan.test == web::Test::File).then_some(plan.size_bytes);
                 (web::LEVEL, plan.test.name(), Unit::TransactionsPerSecond, size_bytes, blocks)
             }
-            Subject::Memory(spec) => {
-                let blocks = self.blocks(|outcome| &outcome.blocks, |source, _| source.reading);
+            Job::Memory(MemoryPlan { spec, .. }) => {
+                let blocks = self.blocks(|source, _| source.reading);
                 let size_bytes = spec.test.is_rate().then_some(spec.size_bytes);
                 (MEMORY, spec.test.name(), spec.test.unit(), size_bytes, blocks)
             }
         };
-        self.warmup_details(&mut details);
-        let values: Vec<f64> = blocks.iter().map(|block| block.value).collect();
-        for (block, outlier) in blocks.iter_mut().zip(tukey_outliers(&values)) {
-            block.outlier = outlier;
-        }
+        let parts = self.all().flat_map(|(pair, all)| all.source.warmup.iter().map(move |part| (pair, part)));
+        let warmup = parts.map(|(pair, Part { seconds, operations, .. })| {
+            json!({ "pair": pair, "seconds": seconds, "operations": operations })
+        });
+        details.insert("warmup_blocks".into(), warmup.collect());
         let by_pair: Vec<(u32, f64)> = blocks.iter().map(|block| (block.pair, block.value)).collect();
+        let values: Vec<f64> = by_pair.iter().map(|(_, value)| *value).collect();
+        blocks.iter_mut().zip(tukey_outliers(&values)).for_each(|(block, outlier)| block.outlier = outlier);
         ensure!(!by_pair.is_empty(), "{level} {test}: no block has a value");
-        let round_trips = self.round_trips();
-        let timed = matches!(&self.subject, Subject::Messages(plan) if plan.test.kind().shows_round_trips);
-        let timed = round_trips.filter(|_| timed);
+        let is_timed = self.plan().is_some_and(|plan| plan.test.kind().shows_round_trips);
+        let timed = self.round_trips().filter(|_| is_timed);
+        let half_rtts = timed.iter().flat_map(buckets).map(|(value, count)| (value as f64 / 2.0, count));
         Ok(Cell {
             schema: CELL_SCHEMA.to_owned(),
             level: level.to_owned(),
@@ -172,7 +121,7 @@ impl Aggregation {
             ci95: bootstrap_median_over_pairs(&by_pair, BOOTSTRAP_SEED),
             mean: timed.as_ref().map(|histogram| histogram.mean() / 2.0),
             percentiles: timed.as_ref().map(|_| percentiles(&weighed_round_trips(&self.pairs), 0.5)),
-            histogram: timed.as_ref().map(half_buckets).unwrap_or_default(),
+            histogram: half_rtts.collect(),
             blocks,
             moments: Vec::new(),
             cpu: self.cpu(),
@@ -183,8 +132,12 @@ impl Aggregation {
         })
     }
 
-    fn is_multi_connection(&self) -> bool {
-        matches!(&self.subject, Subject::Messages(plan) if plan.test.is_multi_connection())
+    /// The plan of messages of one size.
+    fn plan(&self) -> Option<&Plan> {
+        match &self.job {
+            Job::Messages(plan) if plan.test != Test::Nhalf => Some(plan),
+            _ => None,
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, &Outcomes)> {
@@ -192,29 +145,27 @@ impl Aggregation {
         numbered.flat_map(|(pair, all)| all.iter().map(move |outcomes| (pair as u32, outcomes)))
     }
 
-    /// The blocks of every pair, by what `of` takes of each end and the value that `value` makes of both.
-    fn blocks(
-        &self,
-        of: impl Fn(&Outcome) -> &Vec<Part>,
-        value: impl Fn(&Part, &Part) -> Option<f64>,
-    ) -> Vec<Block> {
+    /// Both ends of every pair that has two.
+    fn ends(&self) -> impl Iterator<Item = (&Outcome, &Outcome)> {
+        self.all().filter_map(|(_, outcomes)| Some((&outcomes.source, outcomes.target.as_ref()?)))
+    }
+
+    /// The blocks of every pair, by the value that `value` makes of both ends' parts.
+    fn blocks(&self, value: impl Fn(&Part, &Part) -> Option<f64>) -> Vec<Block> {
         let none = Part::default();
         let mut blocks = Vec::new();
         for (pair, outcomes) in self.all() {
-            for (index, source) in of(&outcomes.source).iter().enumerate() {
-                let target = outcomes.target.as_ref().and_then(|target| of(target).get(index));
+            for (index, source) in outcomes.source.blocks.iter().enumerate() {
+                let target = outcomes.target.as_ref().and_then(|target| target.blocks.get(index));
                 let target = target.unwrap_or(&none);
-                let Some(value) = value(source, target).filter(|value| value.is_finite()) else {
-                    continue;
-                };
-                blocks.push(Block {
+                blocks.extend(value(source, target).filter(|value| value.is_finite()).map(|value| Block {
                     pair,
                     value,
                     seconds: transfer_seconds(source, target),
                     operations: source.operations,
                     disturbed: disturbance::of_block(source, target),
                     outlier: false,
-                });
+                }));
             }
         }
         blocks
@@ -231,7 +182,7 @@ impl Aggregation {
                 curve.entry(size).or_default().push(rate);
             }
             let memcpy = self.memcpy.get(pair);
-            let floor = memcpy.map_or(0.0, |memcpy| MEMCPY_SHARE * median_reading(memcpy));
+            let floor = MEMCPY_SHARE * memcpy.and_then(Outcome::median_reading).unwrap_or(0.0);
             let (n_half, reference) = nhalf::of_sweep(&points, floor);
             references.push(reference);
             let parts = || sweep.iter().flat_map(|outcomes| &outcomes.source.blocks);
@@ -262,7 +213,7 @@ impl Aggregation {
         details.insert(RATES_BY_SIZE.to_owned(), curve.into());
         details.insert("reference_bytes_per_second".into(), median(&references).into());
         if !self.memcpy.is_empty() {
-            let rates: Vec<f64> = self.memcpy.iter().map(median_reading).collect();
+            let rates: Vec<f64> = self.memcpy.iter().filter_map(Outcome::median_reading).collect();
             details.insert("memcpy_bytes_per_second".into(), median(&rates).into());
         }
         Ok(blocks)
@@ -270,7 +221,6 @@ impl Aggregation {
 
     /// The blocks in which all connections of a group ran, and what each of them did.
     fn multi_connection_blocks(&self, plan: &Plan, details: &mut Details) -> Vec<Block> {
-        self.granted_details(details);
         let mut blocks = Vec::new();
         for (pair, (outcomes, together)) in self.pairs.iter().zip(&self.together).enumerate() {
             blocks.extend(together.slices.iter().map(|slice| Block {
@@ -287,12 +237,10 @@ impl Aggregation {
             |of: &dyn Fn(&GroupWork) -> f64| median(&self.together.iter().map(of).collect::<Vec<_>>());
         let each: Vec<f64> =
             (0..connections).map(|connection| over_pairs(&|group| group.connections[connection])).collect();
-        let (least, most) = each
-            .iter()
-            .fold((f64::INFINITY, 0.0f64), |(least, most), &value| (least.min(value), most.max(value)));
         let unit = if plan.test == Test::Hotspot { "ns" } else { "bytes_per_second" };
+        let least = each.iter().copied().fold(f64::INFINITY, f64::min);
         details.insert(format!("least_{unit}"), least.into());
-        details.insert(format!("most_{unit}"), most.into());
+        details.insert(format!("most_{unit}"), each.iter().copied().fold(0.0, f64::max).into());
         details.insert("fairness_jain".into(), over_pairs(&|group| fairness(&group.work_per_second)).into());
         details.insert(format!("connections_{unit}"), each.into());
         if plan.test == Test::Hotspot {
@@ -305,28 +253,23 @@ impl Aggregation {
         blocks
     }
 
-    fn warmup_details(&self, details: &mut Details) {
-        let warmup: Vec<_> = self
-            .all()
-            .flat_map(|(pair, outcomes)| {
-                outcomes.source.warmup.iter().map(move |part| {
-                    json!({ "pair": pair, "seconds": part.seconds, "operations": part.operations })
-                })
-            })
-            .collect();
-        details.insert("warmup_blocks".into(), warmup.into());
-    }
-
-    fn message_details(&self, plan: &Plan, details: &mut Details) {
+    fn message_blocks(&self, plan: &Plan, details: &mut Details) -> Result<Vec<Block>> {
+        if plan.test == Test::Nhalf {
+            return self.sweep_blocks(plan, details);
+        }
         self.granted_details(details);
-        let ends = self.all().filter_map(|(_, outcomes)| Some((&outcomes.source, outcomes.target.as_ref()?)));
-        let both = ends.flat_map(|(source, target)| source.blocks.iter().zip(&target.blocks)).collect();
+        if plan.test.is_multi_connection() {
+            return Ok(self.multi_connection_blocks(plan, details));
+        }
+        let both =
+            self.ends().flat_map(|(source, target)| source.blocks.iter().zip(&target.blocks)).collect();
         let blocks = Blocks { both, round_trips: self.round_trips() };
         let mut results = Results::default();
         results.set("elapsed_seconds", blocks.source(|part| part.seconds));
         workload::details(plan, &blocks, &mut results);
         details.append(&mut results.0);
         self.loss_details(plan, details);
+        Ok(self.blocks(|source, target| workload::value(plan, source, target)))
     }
 
     /// The share of all payload that did not arrive, on a level that may lose messages.
@@ -334,10 +277,8 @@ impl Aggregation {
         if !plan.level.carrier().is_lossy || !plan.test.is_one_way() {
             return;
         }
-        let bytes = |outcome: &Outcome, of: fn(&Part) -> u64| outcome.blocks.iter().map(of).sum::<u64>();
-        let sent: u64 = self.all().map(|(_, outcomes)| bytes(&outcomes.source, |part| part.sent_bytes)).sum();
-        let targets = self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref());
-        let received: u64 = targets.map(|target| bytes(target, |part| part.received_bytes)).sum();
+        let sent: u64 = self.ends().map(|(source, _)| source.sum(|part| part.sent_bytes)).sum();
+        let received: u64 = self.ends().map(|(_, target)| target.sum(|part| part.received_bytes)).sum();
         if sent > 0 {
             // An end that receives a repeated `End` counts it twice.
             let lost = (1.0 - received as f64 / sent as f64).max(0.0);
@@ -345,18 +286,16 @@ impl Aggregation {
         }
     }
 
-    /// What the kernel granted and what the ends counted. Names of buffers, and of what the target counted, begin with
-    /// the end's name.
+    /// The values that the kernel granted and that the ends counted. Names of buffers, and of what the target counted,
+    /// begin with the end's name.
     fn granted_details(&self, details: &mut Details) {
         let Some((_, outcomes)) = self.all().next() else {
             return;
         };
         let told = |details: &Details| (**details).clone().into_iter().filter(|(name, _)| name != PROCESS);
         details.extend(told(&outcomes.source.details).map(|(name, value)| {
-            match name.ends_with("_socket_bytes") {
-                true => (format!("source_{name}"), value),
-                false => (name, value),
-            }
+            let is_of_buffer = name.ends_with("_socket_bytes");
+            (if is_of_buffer { format!("source_{name}") } else { name }, value)
         }));
         let target = outcomes.target.iter().flat_map(|target| told(&target.details));
         details.extend(target.map(|(name, value)| (format!("target_{name}"), value)));
@@ -373,79 +312,66 @@ impl Aggregation {
         (!all.is_empty()).then_some(all)
     }
 
-    /// Percentiles of half of the last pair's round trips. `None` if there is no pair, or it has timed none.
+    /// Percentiles of half of the last pair's round trips, if it has timed any.
     pub fn percentiles_of_last_pair(&self) -> Option<Percentiles> {
         let round_trips = weighed_round_trips(&self.pairs[self.pairs.len().checked_sub(1)?..]);
         (!round_trips.is_empty()).then(|| percentiles(&round_trips, 0.5))
     }
 
     fn cpu(&self) -> CpuBothEnds {
-        let sources: Vec<&Outcome> = self.all().map(|(_, outcomes)| &outcomes.source).collect();
-        let targets: Vec<&Outcome> =
-            self.all().filter_map(|(_, outcomes)| outcomes.target.as_ref()).collect();
-        let transactions = matches!(&self.subject,
-            Subject::Messages(plan) if plan.test.kind().counts_transactions)
-            || matches!(&self.subject, Subject::Web(_));
-        let bytes = matches!(&self.subject, Subject::Messages(plan) if plan.test.is_one_way());
-        let carried = match &self.subject {
-            Subject::Messages(plan) => !plan.carriers.is_empty(),
-            Subject::Web(plan) => !plan.carriers.is_empty(),
-            Subject::Sweep(_) | Subject::Memory(_) => false,
-        };
-        let sum = |ends: &[&Outcome], of: fn(&Part) -> u64| -> u64 {
-            ends.iter().flat_map(|end| &end.blocks).map(of).sum()
-        };
-        let work = match bytes {
-            true => sum(&targets, |part| part.received_bytes),
-            false => sum(&sources, |part| part.operations),
+        let plan = self.plan();
+        let is_web = matches!(self.job, Job::Web(_));
+        let transactions = plan.map_or(is_web, |plan| plan.test.kind().counts_transactions);
+        let bytes = plan.is_some_and(|plan| plan.test.is_one_way());
+        let carriers = plan.map_or(&[][..], |plan| &plan.carriers);
+        let carriers = if let Job::Web(plan) = &self.job { &plan.carriers } else { carriers };
+        let end = |of: fn(&Outcomes) -> Option<&Outcome>, moved: fn(&Part) -> u64| {
+            let outcomes: Vec<&Outcome> = self.all().filter_map(|(_, outcomes)| of(outcomes)).collect();
+            self.together(cpu_end(&outcomes, transactions, bytes.then_some(moved)), of)
         };
         CpuBothEnds {
-            carriers: carried.then(|| self.carriers_end(work as f64, transactions, bytes)),
-            source: self.together(
-                cpu_end(&sources, transactions, bytes.then_some(|part| part.sent_bytes)),
-                |outcomes| Some(&outcomes.source),
-            ),
-            target: self.together(
-                cpu_end(&targets, transactions, bytes.then_some(|part| part.received_bytes)),
-                |outcomes| outcomes.target.as_ref(),
-            ),
+            carriers: (!carriers.is_empty()).then(|| self.carriers_end(transactions, bytes)),
+            source: end(|outcomes| Some(&outcomes.source), |part| part.sent_bytes),
+            target: end(|outcomes| outcomes.target.as_ref(), |part| part.received_bytes),
             same_machine: self.all().all(|(_, outcomes)| outcomes.same_machine),
         }
     }
 
     /// The cost of an end of one connection, or of that end of all connections of a group, which share its core.
     fn together(&self, end: CpuEnd, of: fn(&Outcomes) -> Option<&Outcome>) -> CpuEnd {
-        if !self.is_multi_connection() {
+        if !self.plan().is_some_and(|plan| plan.test.is_multi_connection()) {
             return end;
         }
-        let shares = self.pairs.iter().filter_map(|outcomes| {
-            multi_connection::attributed(&outcomes.iter().filter_map(of).collect::<Vec<_>>())
-        });
-        let shares: Vec<f64> = shares.collect();
+        let of_group = |group: &Vec<Outcomes>| {
+            multi_connection::attributed(&group.iter().filter_map(of).collect::<Vec<_>>())
+        };
+        let shares: Vec<f64> = self.pairs.iter().filter_map(of_group).collect();
         let attributed = (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64);
         let unattributed = end.machine_busy.zip(attributed).map(|(busy, share)| busy - share);
         CpuEnd { attributed, unattributed, ..end }
     }
 
-    /// The CPU cost of the processes that carry the messages, over the blocks of all pairs. `work` is transactions, or
+    /// The CPU cost of the processes that carry the messages, over the blocks of all pairs, for transactions or for
     /// bytes received.
-    fn carriers_end(&self, work: f64, transactions: bool, bytes: bool) -> CpuEnd {
+    fn carriers_end(&self, transactions: bool, bytes: bool) -> CpuEnd {
         // The first of several connections reads them for all.
-        let watched =
-            || self.pairs.iter().filter_map(|all| all.first()).flat_map(|first| &first.source.blocks);
-        let cpu_seconds: f64 = watched().map(|part| part.carriers_cpu_seconds).sum();
-        let seconds: f64 = watched().map(|part| part.seconds).sum();
-        let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
-        let work = match &self.subject {
-            Subject::Messages(plan) if plan.test.is_multi_connection() => {
+        let watched = || self.pairs.iter().filter_map(|all| all.first()).map(|first| &first.source);
+        let cpu_seconds: f64 = watched().map(|end| end.sum(|part| part.carriers_cpu_seconds)).sum();
+        let seconds: f64 = watched().map(|end| end.sum(|part| part.seconds)).sum();
+        let work: f64 = match self.plan() {
+            Some(plan) if plan.test.is_multi_connection() => {
                 self.pairs.iter().map(|group| multi_connection::work_beside_first(plan.test, group)).sum()
             }
-            _ => work,
+            _ if bytes => {
+                self.ends().map(|(_, target)| target.sum(|part| part.received_bytes)).sum::<u64>() as f64
+            }
+            _ => self.all().map(|(_, all)| all.source.sum(|part| part.operations)).sum::<u64>() as f64,
         };
+        let per = |work: f64| (work > 0.0).then(|| cpu_seconds * 1e6 / work);
         CpuEnd {
             attributed: (seconds > 0.0).then(|| cpu_seconds / seconds),
-            service_demand_us_per_kb: bytes.then(|| per(work / 1024.0)).flatten(),
-            service_demand_us_per_transaction: transactions.then(|| per(work)).flatten(),
+            service_demand_us_per_kb: per(work / 1024.0).filter(|_| bytes),
+            service_demand_us_per_transaction: per(work).filter(|_| transactions),
             ..CpuEnd::default()
         }
     }
@@ -461,13 +387,8 @@ fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
     Some((source.sent_bytes / source.operations.max(1), median(&rates)))
 }
 
-/// A `memory` test's rate, in bytes per second.
-fn median_reading(outcome: &Outcome) -> f64 {
-    median(&outcome.blocks.iter().filter_map(|part| part.reading).collect::<Vec<_>>())
-}
-
-/// Every round trip of these pairs, in ns, with every pair weighing the same, as in the median over pairs: a fast pair makes
-/// many times the round trips of a slow one, and with them the median would lie beyond most of the percentiles.
+/// Every round trip of these pairs, in ns, with every pair weighing the same, as in the median over pairs: a fast pair
+/// makes many times the round trips of a slow one, and with them the median would lie beyond most of the percentiles.
 fn weighed_round_trips(pairs: &[Vec<Outcomes>]) -> Histogram<u64> {
     let of_pair = |pair: &Vec<Outcomes>| -> Vec<(u64, u64)> {
         pair.iter().flat_map(|outcomes| outcomes.source.round_trips.iter().copied()).collect()
@@ -483,11 +404,6 @@ fn weighed_round_trips(pairs: &[Vec<Outcomes>]) -> Histogram<u64> {
         }
     }
     all
-}
-
-fn half_buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
-    let buckets = crate::workload::block_loop::buckets(histogram);
-    buckets.into_iter().map(|(value, count)| (value as f64 / 2.0, count)).collect()
 }
 
 /// One end's CPU cost over all pairs, weighted by their durations. A value that the kernel's counters are too coarse
@@ -510,9 +426,8 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
         unattributed: mean(|cpu| cpu.unattributed),
         service_demand_us_per_kb: bytes
             .and_then(|bytes| per(parts().map(|part| bytes(part) as f64 / 1024.0).sum())),
-        service_demand_us_per_transaction: transactions
-            .then(|| per(parts().map(|part| part.operations as f64).sum()))
-            .flatten(),
+        service_demand_us_per_transaction: per(parts().map(|part| part.operations as f64).sum())
+            .filter(|_| transactions),
     }
 }
 
@@ -520,19 +435,12 @@ fn cpu_end(outcomes: &[&Outcome], transactions: bool, bytes: Option<fn(&Part) ->
 mod tests {
     use super::*;
     use crate::disturbance::tests::{outcome, outcomes};
-    use crate::options::Request;
-    use crate::placement::Placement;
     use crate::plan::End;
-    use crate::registry::Level;
     use crate::resolution;
 
     fn aggregation(test: Test, pair: Vec<Outcomes>) -> Aggregation {
-        let plan = json!({
-            "level": "tcp", "test": test, "size_bytes": 8, "response_bytes": 8, "block_us": 1000,
-            "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true,
-            "carriers": [1], "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
-        });
-        let mut aggregation = Aggregation::new(Subject::Messages(serde_json::from_value(plan).unwrap()));
+        let plan = Plan { carriers: vec![1], ..resolution::tests::plan_of(&format!("tcp {test}")) };
+        let mut aggregation = Aggregation::new(Job::Messages(plan));
         aggregation.add(pair, None).unwrap();
         aggregation
     }
@@ -548,11 +456,8 @@ mod tests {
             cpu_seconds: 1.0,
             ..outcome(end, &[])
         };
-        Outcomes {
-            source: end(End::Source, carried),
-            target: Some(end(End::Target, 0.0)),
-            same_machine: true,
-        }
+        let (source, target) = (end(End::Source, carried), Some(end(End::Target, 0.0)));
+        Outcomes { source, target, same_machine: true }
     }
 
     fn is_near(value: Option<f64>, expected: f64) -> bool {
@@ -602,8 +507,7 @@ mod tests {
     /// A plan for datagrams, and a pair of one block. Of ten bytes sent in a second one arrived, within a hundredth of
     /// it.
     fn lossy(test: Test) -> (Plan, Outcomes) {
-        let request = Request::new("udp", test.name());
-        let plan = resolution::plan(&request, Level::Udp, test, &Placement::Processes).unwrap();
+        let plan = resolution::tests::plan_of(&format!("udp {test}"));
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
         let part =
@@ -620,46 +524,38 @@ mod tests {
     }
 
     fn cell(plan: Plan, outcomes: Outcomes) -> Cell {
-        let mut aggregation = Aggregation::new(Subject::Messages(plan));
+        let mut aggregation = Aggregation::new(Job::Messages(plan));
         aggregation.add(vec![outcomes], None).unwrap();
         aggregation.cell().unwrap()
     }
 
+    /// The value and these details of a cell of such a pair, whose messages arrived in so many seconds at each end.
+    fn rates(test: Test, [source, target]: [f64; 2], names: &[&str]) -> Vec<f64> {
+        let (plan, mut outcomes) = lossy(test);
+        outcomes.source.blocks[0].arrival_seconds = source;
+        outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = target;
+        let cell = cell(plan, outcomes);
+        let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
+        std::iter::once(cell.value).chain(details).collect()
+    }
+
+    const STREAM: [&str; 3] = ["received_bytes_per_second", "sent_bytes_per_second", "elapsed_seconds"];
+    const BIDIR: [&str; 2] = ["forward_bytes_per_second", "back_bytes_per_second"];
+    const INTERLEAVE: [&str; 1] = ["long_transfer_bytes_per_second"];
+
     #[test]
     fn received_bytes_count_over_the_longer_of_send_and_receive_time() {
-        let rates = |test: Test, names: &[&str]| -> Vec<f64> {
-            let (plan, outcomes) = lossy(test);
-            let cell = cell(plan, outcomes);
-            let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
-            std::iter::once(cell.value).chain(details).collect()
-        };
-        assert_eq!(
-            rates(Test::Stream, &["received_bytes_per_second", "sent_bytes_per_second", "elapsed_seconds"]),
-            [1e5, 1e5, 1e6, 1.0]
-        );
-        assert_eq!(rates(Test::Stream, &["send_errors"]), [1e5, 7.0]);
-        let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
-        assert_eq!(rates(Test::Bidir, &ways), [2e5, 1e5, 1e5]);
-        assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 1e5]);
+        assert_eq!(rates(Test::Stream, [0.0; 2], &STREAM), [1e5, 1e5, 1e6, 1.0]);
+        assert_eq!(rates(Test::Stream, [0.0; 2], &["send_errors"]), [1e5, 7.0]);
+        assert_eq!(rates(Test::Bidir, [0.0; 2], &BIDIR), [2e5, 1e5, 1e5]);
+        assert_eq!(rates(Test::Interleave, [0.0; 2], &INTERLEAVE), [1.0, 1e5]);
     }
 
     #[test]
     fn buffered_messages_have_not_arrived_at_the_end_of_the_send_time() {
-        let rates = |test: Test, names: &[&str]| -> Vec<f64> {
-            let (plan, mut outcomes) = lossy(test);
-            outcomes.source.blocks[0].arrival_seconds = 4.0;
-            outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = 2.0;
-            let cell = cell(plan, outcomes);
-            let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
-            std::iter::once(cell.value).chain(details).collect()
-        };
-        assert_eq!(
-            rates(Test::Stream, &["received_bytes_per_second", "sent_bytes_per_second"]),
-            [5e4, 5e4, 1e6]
-        );
-        let ways = ["forward_bytes_per_second", "back_bytes_per_second"];
-        assert_eq!(rates(Test::Bidir, &ways), [62_500.0, 5e4, 12_500.0]);
-        assert_eq!(rates(Test::Interleave, &["long_transfer_bytes_per_second"]), [1.0, 5e4]);
+        assert_eq!(rates(Test::Stream, [4.0, 2.0], &STREAM[..2]), [5e4, 5e4, 1e6]);
+        assert_eq!(rates(Test::Bidir, [4.0, 2.0], &BIDIR), [62_500.0, 5e4, 12_500.0]);
+        assert_eq!(rates(Test::Interleave, [4.0, 2.0], &INTERLEAVE), [1.0, 5e4]);
         let (plan, mut outcomes) = lossy(Test::Nhalf);
         outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = 2.0;
         assert_eq!(point(&plan, &outcomes), Some((1000, 5e4)));

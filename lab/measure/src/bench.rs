@@ -2,16 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bywire_command::plain::one_line;
 use bywire_results::cell::{Absence, Cell, SESSION_SCHEMA, Session};
 use bywire_results::store::{self, Store};
 use rand::seq::SliceRandom;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cpu::Snapshot;
+use crate::machine_probe::now_unix_seconds;
 use crate::measure::{Measurement, PAIRS, Request, Topology, anywhere};
 use crate::plan::Level;
 use crate::preset::Preset;
@@ -132,19 +133,24 @@ pub fn run(
     report: Report,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
-    let cores = two_cores();
     let cells = preset.groups.iter().flatten().count() + 2 * preset.ceilings.len();
-    let total = expected(&preset, rounds);
-    let mut bench = Bench::start(preset.name, directory, &cores, progress)?;
-    bench.expect(cells, total);
-    for absence in &preset.absent {
-        bench.note_absence(absence.clone());
-    }
-    bench.take(preset, rounds, &cores, report).map_err(|error| bench.kept(error))
+    let size = (cells, expected(&preset, rounds));
+    Bench::session(preset.name, size, directory, report, progress, |bench| {
+        preset.absent.iter().for_each(|absence| bench.note_absence(absence.clone()));
+        bench.idle("idle_before");
+        bench.take_groups(singly(&preset.ceilings))?;
+        match rounds {
+            Some(_) => bench.take_group(entries(preset.groups.concat()), rounds)?,
+            None => bench.take_groups(preset.groups)?,
+        }
+        bench.take_groups(singly(&preset.ceilings))?;
+        bench.idle("idle_after");
+        Ok(())
+    })
 }
 
-/// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An interrupt ends it
-/// early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
+/// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An
+/// interrupt ends it early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
 ///
 /// # Errors
 /// As [`run`].
@@ -156,15 +162,9 @@ pub fn in_rounds(
     report: Report,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
-    let mut bench = Bench::start(name, directory, &two_cores(), progress)?;
-    bench.expect(entries.len(), entries.iter().map(|entry| entry.expected).sum::<Duration>() * rounds);
-    let taken = bench.take_group(entries, PairOrder::Rounds(rounds)).and_then(|()| bench.finish(report));
-    taken.map_err(|error| bench.kept(error))
-}
-
-fn two_cores() -> [u32; 2] {
-    let (source, target) = pin::two_cores();
-    [source, target]
+    let total = entries.iter().map(|entry| entry.expected).sum::<Duration>() * rounds;
+    let size = (entries.len(), total);
+    Bench::session(name, size, directory, report, progress, |bench| bench.take_group(entries, Some(rounds)))
 }
 
 /// The default directory of a session: in [`SESSIONS`], named by preset and time.
@@ -177,6 +177,7 @@ struct Bench<'a> {
     session: Session,
     store: Store,
     places: Topology,
+    cores: [u32; 2],
     progress: &'a mut dyn Progress,
     started: Instant,
     done: Duration,
@@ -184,50 +185,39 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn start(name: &str, directory: &Path, cores: &[u32], progress: &'a mut dyn Progress) -> Result<Self> {
+    /// Runs a session of so many cells and so long an expected time, which `take` measures.
+    fn session(
+        name: &str,
+        (cells, total): (usize, Duration),
+        directory: &Path,
+        report: Report,
+        progress: &'a mut dyn Progress,
+        take: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<Finished> {
+        let cores: [u32; 2] = pin::two_cores().into();
         let session = Session {
             schema: SESSION_SCHEMA.to_owned(),
             preset: name.to_owned(),
             started: now(),
             seconds: 0.0,
             command: std::env::args().collect(),
-            environment: environment::describe(cores),
+            environment: environment::describe(&cores),
             absent: Vec::new(),
             complete: false,
             cells: Vec::new(),
         };
-        Ok(Self {
+        let mut bench = Self {
             store: Store::create(directory, &session)?,
             session,
             places: Topology::default(),
+            cores,
             progress,
             started: Instant::now(),
             done: Duration::ZERO,
-            total: Duration::ZERO,
-        })
-    }
-
-    fn expect(&mut self, cells: usize, total: Duration) {
-        self.total = total;
-        self.progress.begins(cells, total);
-    }
-
-    fn take(
-        &mut self,
-        preset: Preset,
-        rounds: Option<u32>,
-        cores: &[u32],
-        report: Report,
-    ) -> Result<Finished> {
-        self.idle("idle_before", cores);
-        self.take_groups(singly(&preset.ceilings))?;
-        match rounds {
-            Some(rounds) => self.take_group(entries(preset.groups.concat()), PairOrder::Rounds(rounds))?,
-            None => self.take_groups(shuffled(preset.groups))?,
-        }
-        self.take_groups(singly(&preset.ceilings))?;
-        self.idle("idle_after", cores);
-        self.finish(report)
+            total,
+        };
+        bench.progress.begins(cells, total);
+        take(&mut bench).and_then(|()| bench.finish(report)).map_err(|error| bench.kept(error))
     }
 
     /// Adds the number of kept cells to an error that ended the session early.
@@ -235,56 +225,49 @@ impl<'a> Bench<'a> {
         // Cells that were being measured count too.
         let cells = store::read(self.store.directory())
             .map_or(self.session.cells.len(), |session| session.cells.len());
-        let place = self.store.directory().display();
         if cells == 0 {
             return error;
         }
         let plural = if cells == 1 { "" } else { "s" };
         error.context(format!(
             "the session ended early, but the {cells} cell{plural} measured before it are kept: make room, then \
-             `bywire report {place}`"
+             `bywire report {}`",
+            self.store.directory().display()
         ))
     }
 
     /// Records how busy the cores are while no measurement runs.
-    fn idle(&mut self, name: &str, cores: &[u32]) {
+    fn idle(&mut self, name: &str) {
         if interrupt::requested() {
             return;
         }
-        let take = || cores.iter().map(|&core| Snapshot::take(Some(core))).collect::<Vec<_>>();
-        let before = take();
+        let before = self.cores.map(|core| (core, Snapshot::take(Some(core))));
         std::thread::sleep(IDLE);
-        let after = take();
-        let watched: Vec<Value> = before
-            .iter()
-            .zip(&after)
-            .map(|(before, after)| {
-                let cpu = before.until(after);
-                json!({ "core": cpu.core, "machine_busy": cpu.machine_busy, "steal": cpu.steal })
-            })
-            .collect();
-        if let Some(environment) = self.session.environment.as_object_mut() {
-            environment.insert(name.to_owned(), watched.into());
-        }
+        let watched = before.map(|(core, before)| {
+            let cpu = before.until(&Snapshot::take(Some(core)));
+            json!({ "core": cpu.core, "machine_busy": cpu.machine_busy, "steal": cpu.steal })
+        });
+        self.session.environment[name] = json!(watched);
         self.advance(IDLE);
     }
 
-    fn take_groups(&mut self, groups: Vec<Vec<Request>>) -> Result<()> {
+    /// Takes the groups one after the other, in random order.
+    fn take_groups(&mut self, mut groups: Vec<Vec<Request>>) -> Result<()> {
+        groups.shuffle(&mut rand::rng());
         for group in groups {
             if interrupt::requested() {
                 break;
             }
-            self.take_group(entries(group), PairOrder::Shuffled)?;
+            self.take_group(entries(group), None)?;
         }
         Ok(())
     }
 
     /// Takes the cells of one group pair by pair, in random order, so that drift affects all alike.
-    fn take_group(&mut self, group: Vec<Entry>, order: PairOrder) -> Result<()> {
-        let pairs = order.pairs();
+    fn take_group(&mut self, group: Vec<Entry>, rounds: Option<u32>) -> Result<()> {
+        let pairs = rounds.unwrap_or(PAIRS);
         let mut running: Vec<Running> = Vec::new();
-        for entry in group {
-            let Entry { level, test, shape, expected, failures_max, prepare } = entry;
+        for Entry { level, test, shape, expected, failures_max, prepare } in group {
             match prepare(&mut self.places) {
                 Ok(sampler) => running.push(Running {
                     level,
@@ -296,10 +279,10 @@ impl<'a> Bench<'a> {
                     attempts: 0,
                     failure: None,
                 }),
-                Err(error) => self.give_up(&level, test.as_deref(), &error, expected * pairs),
+                Err(error) => self.give_up(absence(&level, &test, &error), expected * pairs),
             }
         }
-        for place in order.of(running.len()) {
+        for place in pair_order(running.len(), rounds) {
             let running = &mut running[place];
             if running.failures_left == 0 || interrupt::requested() {
                 continue;
@@ -313,13 +296,12 @@ impl<'a> Bench<'a> {
                     let taken = running.sampler.pairs_taken();
                     let error = error.context(format!("{}, after {taken} of {pairs} pairs", running.shape));
                     running.failures_left -= 1;
-                    let test = running.test.as_deref();
                     if running.failures_left > 0 {
-                        self.progress.absent(&absence(&running.level, test, &error));
+                        self.progress.absent(&running.absence(&error));
                         self.advance(running.expected);
                     } else {
                         running.failure = Some(format!("{error:#}"));
-                        self.give_up(&running.level, test, &error, running.expected * (pairs - attempt));
+                        self.give_up(running.absence(&error), running.expected * (pairs - attempt));
                     }
                 }
             }
@@ -333,9 +315,7 @@ impl<'a> Bench<'a> {
         for running in running.iter().filter(|running| running.sampler.pairs_taken() > 0) {
             match running.cells() {
                 Ok(cells) => cells.into_iter().try_for_each(|cell| self.keep(cell))?,
-                Err(error) => {
-                    self.give_up(&running.level, running.test.as_deref(), &error, Duration::ZERO);
-                }
+                Err(error) => self.give_up(running.absence(&error), Duration::ZERO),
             }
         }
         // It costs room, and is known by what was kept of it since.
@@ -355,19 +335,15 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn give_up(&mut self, level: &str, test: Option<&str>, error: &anyhow::Error, expected: Duration) {
+    fn give_up(&mut self, absence: Absence, expected: Duration) {
         self.advance(expected);
-        self.note_absence(absence(level, test, error));
+        self.note_absence(absence);
     }
 
     /// Notes an absence once. A reason that holds for several tests of a level is noted for the level.
     fn note_absence(&mut self, absence: Absence) {
-        let known = self
-            .session
-            .absent
-            .iter_mut()
-            .find(|known| known.level == absence.level && known.reason == absence.reason);
-        match known {
+        let is_alike = |known: &&mut Absence| known.level == absence.level && known.reason == absence.reason;
+        match self.session.absent.iter_mut().find(is_alike) {
             Some(known) if known.test == absence.test => {}
             Some(known) => known.test = None,
             None => {
@@ -393,40 +369,20 @@ impl<'a> Bench<'a> {
             written.push(path);
         }
         let report = written.into_iter().next().unwrap_or_default();
-        Ok(Finished { directory: self.store.directory().to_owned(), session: self.session.clone(), report })
+        Ok(Finished { directory: directory.to_owned(), session: self.session.clone(), report })
     }
 }
 
-/// The order in which the pairs of several cells are taken.
-#[derive(Clone, Copy)]
-enum PairOrder {
-    /// All of them in random order.
-    Shuffled,
-    /// One of each cell in a round, in random order.
-    Rounds(u32),
-}
-
-impl PairOrder {
-    /// Pairs of each cell.
-    fn pairs(self) -> u32 {
-        match self {
-            Self::Shuffled => PAIRS,
-            Self::Rounds(rounds) => rounds,
-        }
-    }
-
-    /// The indices of the cells, each as often as the cell has pairs.
-    fn of(self, cells: usize) -> Vec<usize> {
-        let mut random = rand::rng();
-        let mut shuffled = |mut order: Vec<usize>| {
-            order.shuffle(&mut random);
-            order
-        };
-        match self {
-            Self::Shuffled => shuffled((0..cells).flat_map(|cell| [cell; PAIRS as usize]).collect()),
-            Self::Rounds(rounds) => (0..rounds).flat_map(|_| shuffled((0..cells).collect())).collect(),
-        }
-    }
+/// The indices of the cells, each as often as it has pairs, in random order. Each of `rounds` has one pair of every
+/// cell.
+fn pair_order(cells: usize, rounds: Option<u32>) -> Vec<usize> {
+    let (rounds, pairs) = rounds.map_or((1, PAIRS), |rounds| (rounds, 1));
+    let round = |_| {
+        let mut order: Vec<usize> = (0..pairs).flat_map(|_| 0..cells).collect();
+        order.shuffle(&mut rand::rng());
+        order
+    };
+    (0..rounds).flat_map(round).collect()
 }
 
 /// The most cells of one entry.
@@ -436,7 +392,7 @@ struct Running {
     level: String,
     test: Option<String>,
     shape: String,
-    /// Of one pair.
+    /// The expected time of one pair.
     expected: Duration,
     sampler: Box<dyn Sampler>,
     /// No more of its pairs are taken once it is 0.
@@ -452,14 +408,14 @@ impl Running {
         let cells = self.sampler.cells()?.into_iter();
         Ok(cells.map(|cell| Cell { failure: self.failure.clone(), ..cell }).collect())
     }
+
+    fn absence(&self, error: &anyhow::Error) -> Absence {
+        absence(&self.level, &self.test, error)
+    }
 }
 
-fn absence(level: &str, test: Option<&str>, error: &anyhow::Error) -> Absence {
-    Absence {
-        level: level.to_owned(),
-        test: test.map(str::to_owned),
-        reason: one_line(&format!("{error:#}")),
-    }
+fn absence(level: &str, test: &Option<String>, error: &anyhow::Error) -> Absence {
+    Absence { level: level.to_owned(), test: test.clone(), reason: one_line(&format!("{error:#}")) }
 }
 
 fn entries(requests: Vec<Request>) -> Vec<Entry> {
@@ -483,8 +439,8 @@ fn shape(request: &Request) -> String {
         request.spin.map(|spin| if spin { "polling" } else { "sleeping" }.to_owned()),
         request.size_bytes.map(|bytes| format!("{} bytes", bytes)),
     ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    if parts.is_empty() { "by default".to_owned() } else { parts.join(", ") }
+    let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    if parts.is_empty() { "by default".to_owned() } else { parts }
 }
 
 /// The expected time of a session in which everything can be measured.
@@ -505,18 +461,12 @@ fn expected_pair(request: &Request) -> Duration {
 }
 
 fn singly(requests: &[Request]) -> Vec<Vec<Request>> {
-    shuffled(requests.iter().map(|request| vec![request.clone()]).collect())
-}
-
-fn shuffled(mut groups: Vec<Vec<Request>>) -> Vec<Vec<Request>> {
-    groups.shuffle(&mut rand::rng());
-    groups
+    requests.iter().map(|request| vec![request.clone()]).collect()
 }
 
 /// This moment in UTC by RFC 3339, to the second.
 fn now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    rfc3339(seconds)
+    rfc3339(now_unix_seconds() as u64)
 }
 
 /// Howard Hinnant's `civil_from_days`, for moments after 1970.
@@ -539,15 +489,10 @@ mod tests {
 
     #[test]
     fn a_failed_cell_is_described_by_its_options() {
-        let request = Request {
-            link: Some("two-processes".to_owned()),
-            protocol: Some("udp".to_owned()),
-            mtu_bytes: Some(9000),
-            size_bytes: Some(32_768),
-            ..Request::new("eth", "stream")
-        };
-        assert_eq!(shape(&request), "two-processes, UDP, MTU 9000, 32768 bytes");
-        assert_eq!(shape(&Request::new("msg", "nhalf")), "by default");
+        let shape = |words: &str| shape(&Request::of_words(words).unwrap());
+        let told = shape("eth stream --link two-processes --protocol udp --mtu 9000 --size 32K");
+        assert_eq!(told, "two-processes, UDP, MTU 9000, 32768 bytes");
+        assert_eq!(shape("msg nhalf"), "by default");
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl BlockProgress {
         Self { stretch_ns, due_ns: 0, latest: (0, 0), notes: Vec::new() }
     }
 
-    /// True if notes are taken.
+    /// Returns whether notes are taken.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.stretch_ns.is_some()
@@ -87,17 +87,13 @@ impl Part {
 mod tests {
     use super::*;
     use crate::plan::Test;
+    use crate::resolution::tests::plan_of;
 
     const STRETCH_NS: u64 = 1_000_000;
 
     /// A block of 200 ms.
     fn progress(test: Test) -> BlockProgress {
-        let plan = serde_json::json!({
-            "level": "unix", "test": test, "size_bytes": 8, "response_bytes": 8,
-            "block_us": 200_000, "warmup_blocks": 0, "blocks": 1, "spin": false, "sleep": true,
-            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
-        });
-        BlockProgress::new(&serde_json::from_value(plan).unwrap())
+        BlockProgress::new(&Plan { block_us: 200_000, ..plan_of(&format!("unix {test}")) })
     }
 
     #[test]
@@ -109,13 +105,9 @@ mod tests {
             progress.note(operation * STRETCH_NS / 10 + paused_ns, operation);
         }
         let notes = progress.into_notes();
-        assert_eq!(
-            notes,
-            [(100_000, 1), (1_100_000, 11), (2_100_000, 21), (3_000_000, 30), (13_100_000, 31)]
-                .into_iter()
-                .chain([(14_100_000, 41), (15_100_000, 51)])
-                .collect::<Vec<_>>()
-        );
+        let before = [(100_000, 1), (1_100_000, 11), (2_100_000, 21), (3_000_000, 30)];
+        let after = [(13_100_000, 31), (14_100_000, 41), (15_100_000, 51)];
+        assert_eq!(notes, [&before[..], &after].concat());
         let part = Part { began_ns: 5, seconds: 0.016, operations: 60, notes, ..Part::default() };
         assert_eq!(part.operations_until(0), 0.0);
         assert_eq!(part.operations_until(5 + 50_000), 0.5);

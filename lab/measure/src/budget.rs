@@ -1,7 +1,6 @@
 //! How long a cell is measured, and how that time is divided into pairs and blocks.
 
 use anyhow::{Context, Result};
-
 use bywire_command::exit_status::Misuse;
 
 /// Fresh pairs behind every cell.
@@ -11,10 +10,10 @@ pub const PAIRS: u32 = 5;
 pub const VARIANTS: u32 = 8;
 
 /// The default measuring time of a cell.
-pub const TIME_SECONDS: f64 = 1.0;
+const TIME_SECONDS: f64 = 1.0;
 
 /// The default of a cell of `nhalf`. All lengths of its sweep share it.
-pub const SWEEP_TIME_SECONDS: f64 = 5.0;
+const SWEEP_TIME_SECONDS: f64 = 5.0;
 
 /// The default of a cell with several connections, whose processes take turns on a core.
 pub(crate) const CROWD_SECONDS: f64 = 2.5;
@@ -55,14 +54,14 @@ pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
         return Ok(seconds);
     }
     let blocks = match streams {
-        1 => format!("{PAIRS} pairs"),
-        VARIANTS => format!("{streams} variants in each of {PAIRS} pairs"),
-        _ => format!("{streams} lengths in each of {PAIRS} pairs"),
+        1 => String::new(),
+        VARIANTS => format!("{streams} variants in each of "),
+        _ => format!("{streams} lengths in each of "),
     };
+    let block_ms = BLOCK_US_MIN / 1000;
     Err(Misuse(format!(
-        "--time {seconds} is out of bounds: give {shortest} to {TIME_SECONDS_MAX} seconds, so that {blocks} have a \
-         block of {} ms",
-        BLOCK_US_MIN / 1000
+        "--time {seconds} is out of bounds: give {shortest} to {TIME_SECONDS_MAX} seconds, so that {blocks}{PAIRS} pairs \
+         have a block of {block_ms} ms"
     )))
 }
 
@@ -108,12 +107,9 @@ mod tests {
 
     #[test]
     fn blocks_fill_the_time_of_a_pair() {
-        let shape = |seconds| {
+        for (seconds, shape) in [(1.0, (20_000, 10)), (60.0, (500_000, 24)), (0.01, (2_000, 1))] {
             let blocks = Blocks::within(seconds);
-            (blocks.block_us, blocks.kept)
-        };
-        assert_eq!(shape(1.0), (20_000, 10));
-        assert_eq!(shape(60.0), (500_000, 24));
-        assert_eq!(shape(0.01), (2_000, 1));
+            assert_eq!((blocks.block_us, blocks.kept), shape);
+        }
     }
 }

@@ -15,14 +15,12 @@ use rustix::time::{ClockId, clock_gettime};
 pub const MACHINE_SPAN_SECONDS_MIN: f64 = 0.5;
 
 /// The time that a thread lost in a span of wall time.
-#[derive(Clone, Copy, Debug)]
-pub struct LostTime {
-    /// The length of the span.
-    pub wall_seconds: f64,
+pub(crate) struct LostTime {
+    pub(crate) wall_seconds: f64,
     /// The core's time that the hypervisor took, in whole ticks.
-    pub stolen_seconds: Option<f64>,
+    pub(crate) stolen_seconds: Option<f64>,
     /// How long the thread was ready to run while another one had the core.
-    pub waited_seconds: Option<f64>,
+    pub(crate) waited_seconds: Option<f64>,
 }
 
 /// Readings of every account at one moment, for the calling thread and one core.
@@ -62,51 +60,47 @@ impl Snapshot {
         Self { thread_seconds, waited_seconds: None, ..Self::of_thread("/proc/thread-self", core) }
     }
 
-    /// The threads' own time between `earlier` and `self`, in seconds.
-    pub fn thread_seconds_since(&self, earlier: &Self) -> f64 {
-        self.thread_seconds - earlier.thread_seconds
-    }
-
     /// Reads the accounts of another thread that has reported its own CPU time.
     pub fn of_thread_that_ran(thread: &str, core: Option<u32>, thread_seconds: f64) -> Self {
         Self { thread_seconds, ..Self::of_thread(thread, core) }
     }
 
+    /// The threads' own time between `earlier` and `self`, in seconds.
+    pub fn thread_seconds_since(&self, earlier: &Self) -> f64 {
+        self.thread_seconds - earlier.thread_seconds
+    }
+
     /// The cost of the span from `self` to `later`, both read by one thread. Shares are of wall time, 0 to 1. Machine
     /// shares are absent for spans under [`MACHINE_SPAN_SECONDS_MIN`] and if `/proc/stat` has no such core.
     pub fn until(&self, later: &Self) -> CpuEnd {
-        let wall = later.wall_seconds - self.wall_seconds;
+        let LostTime { wall_seconds: wall, stolen_seconds: stolen, .. } = self.lost_until(later);
         if wall <= 0.0 {
             return CpuEnd { core: self.core, ..CpuEnd::default() };
         }
-        let attributed = (later.thread_seconds - self.thread_seconds) / wall;
-        let spent = self.core_times_until(later).filter(|_| wall >= MACHINE_SPAN_SECONDS_MIN);
-        let machine_busy = spent.map(|spent| spent.busy_share(wall));
+        let attributed = later.thread_seconds_since(self) / wall;
+        let is_long = wall >= MACHINE_SPAN_SECONDS_MIN;
+        let idle = self.core_times.zip(later.core_times).map(|(before, after)| after.idle - before.idle);
+        let busy = idle.zip(stolen).filter(|_| is_long).map(|(idle, stolen)| wall - idle - stolen);
+        let share = |seconds: f64| (seconds / wall).clamp(0.0, 1.0);
         CpuEnd {
             core: self.core,
-            machine_busy,
-            steal: spent.map(|spent| (spent.steal / wall).clamp(0.0, 1.0)),
+            machine_busy: busy.map(share),
+            steal: stolen.filter(|_| is_long).map(share),
             attributed: Some(attributed),
-            unattributed: machine_busy.map(|busy| busy - attributed),
-            service_demand_us_per_kb: None,
-            service_demand_us_per_transaction: None,
+            unattributed: busy.map(|busy| share(busy) - attributed),
+            ..CpuEnd::default()
         }
     }
 
     /// The time that the thread lost between `self` and `later`.
-    pub fn lost_until(&self, later: &Self) -> LostTime {
+    pub(crate) fn lost_until(&self, later: &Self) -> LostTime {
+        let lost = |after: Option<f64>, before: Option<f64>| Some(after? - before?);
+        let stolen = |snapshot: &Self| Some(snapshot.core_times?.steal);
         LostTime {
             wall_seconds: later.wall_seconds - self.wall_seconds,
-            stolen_seconds: self.core_times_until(later).map(|spent| spent.steal),
-            waited_seconds: later
-                .waited_seconds
-                .zip(self.waited_seconds)
-                .map(|(after, before)| after - before),
+            stolen_seconds: lost(stolen(later), stolen(self)),
+            waited_seconds: lost(later.waited_seconds, self.waited_seconds),
         }
-    }
-
-    fn core_times_until(&self, later: &Self) -> Option<CoreTimes> {
-        Some(later.core_times?.minus(self.core_times?))
     }
 }
 
@@ -121,16 +115,14 @@ pub fn thread_seconds() -> f64 {
 /// The kernel does not report it.
 pub fn machine_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    busy_ticks(&stat)
-        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-        .context("/proc/stat has no line of all cores")
+    let ticks = busy_ticks(&stat).context("/proc/stat has no line of all cores")?;
+    Ok(ticks as f64 / ticks_per_second())
 }
 
-/// Fields of the line of all cores: user nice system idle iowait irq softirq. `user` includes `guest`.
+/// The busy time of all cores. `user` includes `guest`.
 fn busy_ticks(stat: &str) -> Option<u64> {
-    let fields = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_ascii_whitespace();
-    let fields: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
-    [0, 1, 2, 5, 6].into_iter().map(|field| fields.get(field)).sum()
+    let ticks = ticks(stat, "cpu ")?;
+    [0, 1, 2, 5, 6].into_iter().map(|field| ticks.get(field)).sum()
 }
 
 /// The CPU time of all threads of several processes so far. For a running thread it is as of the last tick. A process
@@ -139,7 +131,7 @@ pub fn processes_seconds(processes: &[u32]) -> f64 {
     processes_seconds_by("/proc".as_ref(), processes)
 }
 
-/// The same, read below another mount of procfs, in whose namespace `processes` are numbers.
+/// As [`processes_seconds`], read below another mount of procfs, in whose namespace `processes` are numbers.
 pub fn processes_seconds_by(proc: &Path, processes: &[u32]) -> f64 {
     let threads = processes.iter().flat_map(|process| fs::read_dir(proc.join(format!("{process}/task"))));
     let threads = threads.flatten().flatten();
@@ -147,41 +139,34 @@ pub fn processes_seconds_by(proc: &Path, processes: &[u32]) -> f64 {
     accounts.filter_map(|account| thread_account(&account)).map(|(ran, _)| ran).sum()
 }
 
-/// One core's times in `/proc/stat`, in seconds. Busy time is wall time less these three, because the idle counter is
+/// One core's times in `/proc/stat`, in seconds. Busy time is wall time less these, because the idle counters are
 /// exact under NO_HZ, the busy counters are sampled, and `user` includes `guest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct CoreTimes {
+    /// Idle, also while a disk is awaited.
     idle: f64,
-    iowait: f64,
     steal: f64,
 }
 
 impl CoreTimes {
-    /// Fields of a core's line: user nice system idle iowait irq softirq steal guest guest_nice.
     fn of_core(stat: &str, core: u32) -> Option<Self> {
-        let name = format!("cpu{core}");
-        let fields = stat.lines().find_map(|line| {
-            let mut fields = line.split_ascii_whitespace();
-            (fields.next()? == name).then_some(fields)
-        })?;
-        let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
-        let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
-        let time = |field: usize| Some(*ticks.get(field)? as f64 / ticks_per_second);
-        Some(Self { idle: time(3)?, iowait: time(4)?, steal: time(7)? })
+        let ticks = ticks(stat, &format!("cpu{core} "))?;
+        let time = |field: usize| Some(*ticks.get(field)? as f64 / ticks_per_second());
+        Some(Self { idle: time(IDLE)? + time(IDLE + 1)?, steal: time(STEAL)? })
     }
+}
 
-    fn minus(self, earlier: Self) -> Self {
-        Self {
-            idle: self.idle - earlier.idle,
-            iowait: self.iowait - earlier.iowait,
-            steal: self.steal - earlier.steal,
-        }
-    }
+/// The fields of a line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice.
+fn ticks(stat: &str, name: &str) -> Option<Vec<u64>> {
+    let fields = stat.lines().find_map(|line| line.strip_prefix(name))?;
+    fields.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()
+}
 
-    fn busy_share(self, wall_seconds: f64) -> f64 {
-        let busy = wall_seconds - self.idle - self.iowait - self.steal;
-        (busy / wall_seconds).clamp(0.0, 1.0)
-    }
+const IDLE: usize = 3;
+const STEAL: usize = 7;
+
+fn ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
 }
 
 /// The seconds that a thread ran and the seconds that it waited for its core, from its `schedstat`.
@@ -211,17 +196,15 @@ mod tests {
             thread_seconds: wall_seconds / 4.0,
             waited_seconds: Some(waited_seconds),
             core: Some(1),
-            core_times: Some(CoreTimes { idle, iowait: 0.0, steal }),
+            core_times: Some(CoreTimes { idle, steal }),
         }
     }
 
     #[test]
     fn a_core_is_matched_by_its_whole_name() {
-        let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         let times = CoreTimes::of_core(STAT, 1).unwrap();
-        assert_eq!(times.idle, 400.0 * tick);
-        assert_eq!(times.iowait, 10.0 * tick);
-        assert_eq!(times.steal, 5.0 * tick);
+        let ticks = [times.idle, times.steal].map(|time| (time * ticks_per_second()).round());
+        assert_eq!(ticks, [410.0, 5.0]);
         assert_eq!(CoreTimes::of_core(STAT, 2), None);
         assert_eq!(CoreTimes::of_core("cpu1 1 2 3\n", 1), None);
         assert_eq!((busy_ticks(STAT), busy_ticks("cpu 1 2 3\n")), (Some(364), None));
@@ -231,16 +214,13 @@ mod tests {
     fn busy_stolen_and_attributed_shares_are_consistent() {
         let cost = snapshot(10.0, 5.0, 0.0, 0.0).until(&snapshot(12.0, 5.5, 0.5, 0.0));
         assert_eq!(cost.machine_busy, Some(0.5), "2 s − 0.5 idle − 0.5 stolen");
-        assert_eq!(cost.steal, Some(0.25));
-        assert_eq!(cost.attributed, Some(0.25));
-        assert_eq!(cost.unattributed, Some(0.25));
+        assert_eq!([cost.steal, cost.attributed, cost.unattributed], [Some(0.25); 3]);
     }
 
     #[test]
     fn short_intervals_have_no_machine_wide_figures() {
         let cost = snapshot(10.0, 5.0, 0.0, 0.0).until(&snapshot(10.02, 5.0, 0.0, 0.0));
-        assert_eq!(cost.machine_busy, None);
-        assert!(cost.attributed.is_some());
+        assert!(cost.machine_busy.is_none() && cost.attributed.is_some());
     }
 
     #[test]
@@ -260,8 +240,8 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         let after = Snapshot::take(Some(0));
-        assert!(after.thread_seconds - before.thread_seconds >= 0.01);
-        assert!(after.thread_seconds - before.thread_seconds <= began.elapsed().as_secs_f64() + 0.001);
+        let spent = after.thread_seconds_since(&before);
+        assert!((0.01..=began.elapsed().as_secs_f64() + 0.001).contains(&spent));
         assert!(before.waited_seconds.is_some() && before.core_times.is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! When a block counts as disturbed, and why: see [`bywire_results::cell::DISTURBED`].
+//! The conditions under which a block counts as disturbed: see [`bywire_results::cell::DISTURBED`].
 //!
 //! A single switch of threads says nothing. The kernel's own threads cause one in most blocks, for microseconds.
 
@@ -25,11 +25,9 @@ pub fn at_any<'a>(ends: impl Iterator<Item = (&'a Snapshot, &'a Snapshot)>) -> V
 
 fn of(lost: LostTime) -> Vec<String> {
     let lost_seconds_max = LOST_SHARE_MAX * lost.wall_seconds;
-    [("steal", lost.stolen_seconds), ("waited-for-core", lost.waited_seconds)]
-        .into_iter()
-        .filter(|(_, seconds)| seconds.is_some_and(|seconds| seconds > lost_seconds_max))
-        .map(|(reason, _)| reason.to_owned())
-        .collect()
+    let shares = [("steal", lost.stolen_seconds), ("waited-for-core", lost.waited_seconds)].into_iter();
+    let large = shares.filter(|(_, seconds)| seconds.is_some_and(|seconds| seconds > lost_seconds_max));
+    large.map(|(reason, _)| reason.to_owned()).collect()
 }
 
 /// Why a block counts as disturbed, from the parts of both ends.
@@ -54,9 +52,8 @@ pub fn of_pairs(pairs: &[Outcomes]) -> Vec<String> {
 /// Why the N½ of a sweep counts as disturbed. Each of its points, and memcpy too, is a median of blocks. It is valid
 /// while fewer than half of them are disturbed.
 pub fn of_sweep(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
-    let memcpy =
-        memcpy.map(|memcpy| memcpy.blocks.iter().map(|part| part.disturbed.clone()).collect::<Vec<_>>());
-    let points: Vec<_> = sweep.iter().map(by_block).chain(memcpy).collect();
+    let memcpy = memcpy.map(|memcpy| memcpy.blocks.iter().map(|part| part.disturbed.clone()).collect());
+    let points: Vec<Vec<_>> = sweep.iter().map(by_block).chain(memcpy).collect();
     let shaken = points.iter().filter(|blocks| {
         let disturbed = blocks.iter().filter(|reasons| !reasons.is_empty()).count();
         disturbed > 0 && 2 * disturbed >= blocks.len()
@@ -65,54 +62,47 @@ pub fn of_sweep(sweep: &[Outcomes], memcpy: Option<&Outcome>) -> Vec<String> {
 }
 
 fn once_each<'a>(reasons: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let reasons: BTreeSet<&String> = reasons.collect();
-    reasons.into_iter().cloned().collect()
+    reasons.collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::cpu::thread_seconds;
+    use crate::load::Load;
+    use crate::pin;
+    use crate::placement::Cores;
     use crate::plan::End;
 
     #[test]
     fn disturbances_are_named_and_a_short_one_does_not_count() {
-        let reasons = |stolen, waited| {
-            of(LostTime { wall_seconds: 0.5, stolen_seconds: Some(stolen), waited_seconds: Some(waited) })
-        };
-        assert!(reasons(0.0, 0.0).is_empty());
-        assert!(reasons(0.01, 0.01).is_empty(), "a tick, and 2 % of waiting");
-        assert_eq!(reasons(0.02, 0.0), ["steal"]);
-        assert_eq!(reasons(0.0, 0.011), ["waited-for-core"]);
-        assert_eq!(reasons(0.02, 0.1), ["steal", "waited-for-core"]);
+        for (stolen, waited, expected) in [
+            (0.0, 0.0, &[][..]),
+            // A tick, and 2 % of waiting.
+            (0.01, 0.01, &[]),
+            (0.02, 0.0, &["steal"]),
+            (0.0, 0.011, &["waited-for-core"]),
+            (0.02, 0.1, &["steal", "waited-for-core"]),
+        ] {
+            let (stolen_seconds, waited_seconds) = (Some(stolen), Some(waited));
+            assert_eq!(of(LostTime { wall_seconds: 0.5, stolen_seconds, waited_seconds }), expected);
+        }
     }
 
     #[test]
     fn a_neighbour_on_the_core_is_a_disturbance() {
-        let core = crate::pin::allowed_cores()[0];
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        let busy = |until: &dyn Fn() -> bool| while !until() {};
-        let (there, is_there) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                crate::pin::pin_to(core).unwrap();
-                there.send(()).unwrap();
-                // Relaxed: a flag on which no other data depends.
-                busy(&|| stop.load(std::sync::atomic::Ordering::Relaxed));
-            });
-            is_there.recv().unwrap();
-            let disturbed = scope.spawn(|| {
-                crate::pin::pin_to(core).unwrap();
-                let before = Snapshot::take(Some(core));
-                // Its neighbour has as much of the core. On a machine that stands still neither runs.
-                let began_seconds = thread_seconds();
-                busy(&|| thread_seconds() - began_seconds > 0.1);
-                reasons(&before, &Snapshot::take(Some(core)))
-            });
-            let found = disturbed.join().unwrap();
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(found.iter().any(|reason| reason == "waited-for-core"), "{found:?}");
+        let core = pin::allowed_cores()[0];
+        let _neighbour = Load::start(1, Cores { source: Some(core), target: None }).unwrap();
+        let disturbed = std::thread::spawn(move || {
+            pin::pin_to(core).unwrap();
+            let before = Snapshot::take(Some(core));
+            // Its neighbour has as much of the core. On a machine that stands still neither runs.
+            let began_seconds = thread_seconds();
+            while thread_seconds() - began_seconds <= 0.1 {}
+            reasons(&before, &Snapshot::take(Some(core)))
         });
+        let found = disturbed.join().unwrap();
+        assert!(found.iter().any(|reason| reason == "waited-for-core"), "{found:?}");
     }
 
     pub(crate) fn outcome(end: End, disturbed: &[bool]) -> Outcome {
@@ -130,11 +120,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_sweep_is_disturbed_where_a_median_of_it_is() {
-        let clean = outcomes(&[false; 4], &[false; 4]);
-        let once = outcomes(&[true, false, false, false], &[true, false, false, false]);
-        let half = outcomes(&[true, false, false, false], &[false, true, false, false]);
-        let none: Vec<String> = Vec::new();
-        assert_eq!(of_sweep(&[clean.clone(), once.clone()], None), none);
+        let (none, first, second) = ([false; 4], [true, false, false, false], [false, true, false, false]);
+        let clean = outcomes(&none, &none);
+        let (once, half) = (outcomes(&first, &first), outcomes(&first, &second));
+        assert!(of_sweep(&[clean.clone(), once.clone()], None).is_empty());
         assert_eq!(of_sweep(&[once.clone(), half], None), ["source", "target"]);
         let memcpy = outcome(End::Source, &[true, true, false]);
         assert_eq!(of_sweep(&[clean.clone(), once], Some(&memcpy)), ["source"]);

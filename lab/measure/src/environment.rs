@@ -6,36 +6,36 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
+pub use crate::clock::cpu_flag;
 use crate::pin;
 
 /// Sysctls that affect results of network tests.
-const SYSCTLS: [&str; 12] = [
-    "net.core.rmem_default",
-    "net.core.rmem_max",
-    "net.core.wmem_default",
-    "net.core.wmem_max",
-    "net.core.busy_poll",
-    "net.core.busy_read",
-    "net.core.default_qdisc",
-    "net.core.netdev_max_backlog",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-    "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_mtu_probing",
+const SYSCTLS: [(&str, &str); 2] = [
+    (
+        "net.core.",
+        "rmem_default rmem_max wmem_default wmem_max busy_poll busy_read default_qdisc netdev_max_backlog",
+    ),
+    ("net.ipv4.", "tcp_rmem tcp_wmem tcp_congestion_control tcp_mtu_probing"),
 ];
 
 /// Describes this machine now. `cores` are measured on. Facts that the kernel does not report are `null`.
 pub fn describe(cores: &[u32]) -> Value {
+    let kernel = rustix::system::uname();
     json!({
         "package": { "version": env!("CARGO_PKG_VERSION"), "revision": option_env!("BYWIRE_REVISION") },
         "command": command(std::env::args()),
-        "kernel": kernel(),
+        "kernel": {
+            "release": kernel.release().to_string_lossy(),
+            "version": kernel.version().to_string_lossy(),
+            "machine": kernel.machine().to_string_lossy(),
+        },
         "boot": boot_identity(),
         "cpu": cpu(),
-        "cores": cores.iter().map(|&core| describe_core(core)).collect::<Vec<_>>(),
+        "cores": cores.iter().map(describe_core).collect::<Vec<_>>(),
         "shared": shared(cores),
         "clock": {
             "kernel": read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
@@ -54,15 +54,6 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Vec<String> {
     let program = arguments.next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default().to_owned();
     std::iter::once(name).chain(arguments).collect()
-}
-
-fn kernel() -> Value {
-    let name = rustix::system::uname();
-    json!({
-        "release": name.release().to_string_lossy(),
-        "version": name.version().to_string_lossy(),
-        "machine": name.machine().to_string_lossy(),
-    })
 }
 
 /// Equal for two processes of one booted machine. It reveals nothing else about the machine.
@@ -89,7 +80,7 @@ fn cpu() -> Value {
     })
 }
 
-fn describe_core(core: u32) -> Value {
+fn describe_core(&core: &u32) -> Value {
     let at = |file: &str| read(format!("/sys/devices/system/cpu/cpu{core}/{file}"));
     json!({
         "core": core,
@@ -97,11 +88,12 @@ fn describe_core(core: u32) -> Value {
         "package": at("topology/physical_package_id"),
         "governor": at("cpufreq/scaling_governor"),
         "frequency_max_khz": at("cpufreq/scaling_max_freq"),
-        "caches": caches(core).iter().map(|cache| cache.describe()).collect::<Vec<_>>(),
+        "caches": caches(core),
     })
 }
 
 /// A cache as the kernel describes it.
+#[derive(Serialize)]
 struct Cache {
     level: String,
     kind: String,
@@ -109,14 +101,7 @@ struct Cache {
     cores: Vec<u32>,
 }
 
-impl Cache {
-    fn describe(&self) -> Value {
-        json!({ "level": self.level, "kind": self.kind, "size": self.size, "cores": self.cores })
-    }
-}
-
 fn caches(core: u32) -> Vec<Cache> {
-    let indexes = 0..8;
     let cache = |index: u32| {
         let at = |file: &str| read(format!("/sys/devices/system/cpu/cpu{core}/cache/index{index}/{file}"));
         Some(Cache {
@@ -126,27 +111,22 @@ fn caches(core: u32) -> Vec<Cache> {
             cores: pin::core_list(&at("shared_cpu_list")?),
         })
     };
-    indexes.filter_map(cache).collect()
+    (0..8).filter_map(cache).collect()
 }
 
-/// What all of `cores` share, closest first: `core` (hardware threads of one), `L1`, `L2`, `L3`, `package`. Empty for
-/// fewer than two cores, or if the kernel does not report it.
+/// The things that all of `cores` share, closest first: `core` (hardware threads of one), `L1`, `L2`, `L3`, `package`.
+/// Empty for fewer than two cores, or if the kernel does not report it.
 pub fn shared(cores: &[u32]) -> Vec<String> {
     let Some((&first, others)) = cores.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Vec::new();
     };
     let all_in = |group: &[u32]| others.iter().all(|core| group.contains(core));
-    let mut shared = Vec::new();
-    if all_in(&pin::siblings(first)) {
-        shared.push("core".to_owned());
-    }
-    let data_caches = caches(first).into_iter().filter(|cache| cache.kind != "instruction");
-    shared.extend(data_caches.filter(|cache| all_in(&cache.cores)).map(|cache| format!("L{}", cache.level)));
+    let caches = caches(first).into_iter().filter(|cache| cache.kind != "instruction");
+    let caches = caches.map(|cache| (format!("L{}", cache.level), cache.cores));
     let package = read(format!("/sys/devices/system/cpu/cpu{first}/topology/package_cpus_list"));
-    if package.is_some_and(|list| all_in(&pin::core_list(&list))) {
-        shared.push("package".to_owned());
-    }
-    shared
+    let package = package.map(|list| ("package".to_owned(), pin::core_list(&list)));
+    let groups = std::iter::once(("core".to_owned(), pin::siblings(first))).chain(caches).chain(package);
+    groups.filter(|(_, group)| all_in(group)).map(|(name, _)| name).collect()
 }
 
 fn mitigations() -> BTreeMap<String, String> {
@@ -155,14 +135,7 @@ fn mitigations() -> BTreeMap<String, String> {
     files.filter_map(|file| Some((file.file_name().into_string().ok()?, read(file.path())?))).collect()
 }
 
-/// True when the processor has `flag`, such as `hypervisor` inside a virtual machine.
-pub fn cpu_flag(flag: &str) -> bool {
-    let info = read("/proc/cpuinfo").unwrap_or_default();
-    let flags = info.lines().find(|line| line.starts_with("flags"));
-    flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|word| word == flag))
-}
-
-/// True when the hypervisor has ever taken a core away since boot.
+/// Returns whether the hypervisor has ever taken a core away since boot.
 fn steal_seen() -> Option<bool> {
     let stat = read("/proc/stat")?;
     Some(stat.lines().next()?.split_ascii_whitespace().nth(8)? != "0")
@@ -174,9 +147,14 @@ fn memory_total_bytes() -> Option<u64> {
     Some(total.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-fn sysctls() -> BTreeMap<&'static str, Option<String>> {
-    let value = |name: &str| Some(read(format!("/proc/sys/{}", name.replace('.', "/")))?.replace('\t', " "));
-    SYSCTLS.into_iter().map(|name| (name, value(name))).collect()
+fn sysctls() -> BTreeMap<String, Option<String>> {
+    let names =
+        SYSCTLS.into_iter().flat_map(|(group, names)| names.split(' ').map(move |name| (group, name)));
+    let value = |(group, name): (&str, &str)| {
+        let path = format!("/proc/sys/{}{name}", group.replace('.', "/"));
+        (format!("{group}{name}"), read(path).map(|value| value.replace('\t', " ")))
+    };
+    names.map(value).collect()
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {

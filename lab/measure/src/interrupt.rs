@@ -16,55 +16,37 @@ static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Makes an interrupt, a hang-up or a request to terminate end the running workers rather than this process.
 pub fn arm() -> Result<()> {
-    ctrlc::set_handler(|| {
-        REQUESTED.store(true, Ordering::Relaxed);
-        end_workers();
-    })
-    .context("cannot watch for Ctrl-C")
+    on_signal(|| {})
 }
 
 /// Makes the same signals end the running workers and then this process.
 pub fn exit_on_request() -> Result<()> {
-    ctrlc::set_handler(|| {
-        end_workers();
-        std::process::exit(INTERRUPTED);
-    })
-    .context("cannot watch for Ctrl-C")
+    on_signal(|| std::process::exit(INTERRUPTED))
 }
 
-fn end_workers() {
-    for &group in groups().iter() {
-        let _gone = kill_process_group(group, Signal::KILL);
-    }
+/// Ends the running workers and then calls `then`, on each of those signals.
+fn on_signal(then: fn()) -> Result<()> {
+    let handler = move || {
+        REQUESTED.store(true, Ordering::Relaxed);
+        groups().iter().for_each(|group| kill(*group));
+        then();
+    };
+    ctrlc::set_handler(handler).context("cannot watch for Ctrl-C")
 }
 
-/// True after an interrupt.
+fn kill(group: Pid) {
+    let _gone = kill_process_group(group, Signal::KILL);
+}
+
+/// Returns whether an interrupt has come.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
 /// Fails after an interrupt.
 pub fn check() -> Result<()> {
-    if requested() {
-        bail!("interrupted");
-    }
+    ensure!(!requested(), "interrupted");
     Ok(())
-}
-
-/// A process group that an interrupt ends, and so does dropping this.
-#[derive(Debug)]
-struct Group(Pid);
-
-impl Group {
-    /// The group of the process `leader`.
-    fn of(leader: Pid) -> Self {
-        groups().push(leader);
-        // An interrupt before this registration has not ended it.
-        if requested() {
-            let _gone = kill_process_group(leader, Signal::KILL);
-        }
-        Self(leader)
-    }
 }
 
 /// A process in a group of its own, which ends with an interrupt. Dropping it ends the group.
@@ -72,7 +54,8 @@ impl Group {
 pub struct Leader {
     /// The process itself.
     pub child: Child,
-    group: Option<Group>,
+    /// Its group, until it has been ended.
+    group: Option<Pid>,
 }
 
 impl Leader {
@@ -82,7 +65,12 @@ impl Leader {
     /// No process can be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
-        let group = Pid::from_raw(child.id() as i32).map(Group::of);
+        let group = Pid::from_raw(child.id() as i32);
+        groups().extend(group);
+        // An interrupt before this registration has not ended it.
+        if requested() {
+            group.into_iter().for_each(kill);
+        }
         Ok(Self { child, group })
     }
 
@@ -99,8 +87,8 @@ impl Leader {
             ensure!(started.elapsed() < timeout, "{program} has not ended after {} s", timeout.as_secs());
             std::thread::sleep(Duration::from_millis(5));
         };
-        let output = self.child.stdout.take().map(io::read_to_string).transpose()?.unwrap_or_default();
-        let errors = self.child.stderr.take().map(io::read_to_string).transpose()?.unwrap_or_default();
+        let output = self.child.stdout.take().map_or(Ok(String::new()), io::read_to_string)?;
+        let errors = self.child.stderr.take().map_or(Ok(String::new()), io::read_to_string)?;
         if !status.success() {
             let last = errors.lines().last().or(output.lines().last());
             bail!("{program}: {status}: {}", last.unwrap_or("it printed nothing"));
@@ -111,7 +99,10 @@ impl Leader {
     /// Ends it and all of its group.
     pub(crate) fn end(&mut self) {
         // The group first: after `wait`, the process id may belong to another process.
-        drop(self.group.take());
+        if let Some(group) = self.group.take() {
+            groups().retain(|known| *known != group);
+            kill(group);
+        }
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }
@@ -120,14 +111,6 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let mut groups = groups();
-        groups.retain(|&group| group != self.0);
-        let _gone = kill_process_group(self.0, Signal::KILL);
     }
 }
 

@@ -1,17 +1,17 @@
 //! Measures a machine level by level, with what each level costs in CPU.
 //!
-//! Data flows one way: a [`preset`] names cells, an [`options::Request`] becomes a [`plan`], a [`pair`] of fresh
-//! processes fills each cell with blocks, and [`aggregation`] condenses them. The crates that compare and report cells
+//! Data flows one way: a [`preset`] names cells, an [`options::Request`] becomes a [`plan`], a pair of fresh
+//! processes fills each cell with blocks, and an aggregation condenses them. The crates that compare and report cells
 //! do not depend on this one.
 
-pub mod aggregation;
+mod aggregation;
 pub mod bench;
-pub mod block_progress;
-pub mod breakdown;
-pub mod budget;
+mod block_progress;
+mod breakdown;
+mod budget;
 pub mod clock;
 pub mod cpu;
-pub mod disturbance;
+mod disturbance;
 pub mod endpoint;
 pub mod environment;
 pub mod ethernet;
@@ -19,27 +19,27 @@ pub mod fabric_keys;
 pub mod fabric_pair;
 pub mod interrupt;
 mod isolation;
-pub mod load;
+mod load;
 pub mod machine_probe;
 pub mod measure;
 pub mod memory;
 pub mod mpi;
-pub mod multi_connection;
+mod multi_connection;
 pub mod namespaces;
 mod node_services;
 pub mod options;
-pub mod pair;
+mod pair;
 pub mod payload;
 pub mod pin;
-pub mod placement;
+mod placement;
 pub mod plan;
-pub mod preload;
+mod preload;
 pub mod preset;
 pub mod process;
 pub mod registry;
 pub mod remote_target;
-pub mod resolution;
-pub mod sampling;
+mod resolution;
+mod sampling;
 pub mod scratch_directory;
 pub mod segments;
 mod service_process;
@@ -47,7 +47,7 @@ pub mod shared_port;
 pub mod size;
 pub mod slowdown;
 pub mod switched_network;
-pub mod topology;
+mod topology;
 pub mod transport;
 pub mod web;
 pub mod worker;

@@ -10,7 +10,7 @@ use crate::pin;
 use crate::placement::Cores;
 
 /// The most busy threads. More show nothing new and take long.
-pub const THREADS_MAX: u32 = 256;
+pub const THREADS_MAX: u64 = 256;
 
 /// Busy threads that end when this is dropped. The scheduler gives each of them the weight of a process.
 #[derive(Debug)]
@@ -20,10 +20,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts this number of threads, alternating between the cores of source and target.
-    ///
-    /// # Errors
-    /// This process may not use the core.
+    /// Starts this number of threads, alternating between the cores of source and target. It fails on a core that this
+    /// process may not use.
     pub fn start(count: u32, cores: Cores) -> Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut load = Self { is_over, threads: Vec::new() };
@@ -62,11 +60,9 @@ mod tests {
     fn each_load_thread_runs_on_its_core_and_ends() {
         let (first, second) = pin::two_cores();
         let busy = || -> usize {
-            let tasks = std::fs::read_dir("/proc/self/task").expect("this process");
-            let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat"));
-            let is_running =
-                |text: String| text.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" R"));
-            tasks.flatten().filter_map(|task| stat(task).ok()).filter(|text| is_running(text.clone())).count()
+            let tasks = std::fs::read_dir("/proc/self/task").expect("this process").flatten();
+            let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+            stats.filter(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" R"))).count()
         };
         let before = busy();
         let load = Load::start(5, Cores { source: Some(first), target: Some(second) }).expect("a load");

@@ -33,15 +33,11 @@ pub fn now_unix_seconds() -> f64 {
 
 /// Reads it now between two cores of this machine, in about 5 ms.
 pub fn read(source: Option<u32>, target: Option<u32>) -> MachineSpeed {
-    let (Some(source), Some(target)) = (source, target) else {
-        return MachineSpeed::default();
-    };
-    if source == target {
-        return MachineSpeed::default();
-    }
-    let Ok((near, far)) = UnixStream::pair() else {
-        return MachineSpeed::default();
-    };
+    source.zip(target).filter(|(source, target)| source != target).and_then(between).unwrap_or_default()
+}
+
+fn between((source, target): (u32, u32)) -> Option<MachineSpeed> {
+    let (near, far) = UnixStream::pair().ok()?;
     let line = Line::default();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -52,14 +48,12 @@ pub fn read(source: Option<u32>, target: Option<u32>) -> MachineSpeed {
         });
         let reading = scope.spawn(|| {
             pin::pin_to(source).ok()?;
-            let line_ns = line.ask();
-            let step_ns = step_ns();
-            let wake_ns = ask(near).ok();
-            Some(MachineSpeed { line_ns, step_ns: Some(step_ns), wake_ns })
+            Some(MachineSpeed { line_ns: line.ask(), step_ns: step_ns(), wake_ns: ask(near) })
         });
-        reading.join().ok().flatten().unwrap_or_default()
+        reading.join().ok().flatten()
     })
 }
+
 /// A cache line that two threads hand to each other. Only its value crosses, so `Relaxed` suffices.
 #[derive(Default)]
 #[repr(align(128))]
@@ -70,9 +64,9 @@ struct Line {
 
 impl Line {
     fn ask(&self) -> Option<f64> {
-        let readings: Option<Vec<f64>> = (0..READINGS).map(|_| self.reading()).collect();
+        let median = median_of(|| self.reading());
         self.over.store(true, Ordering::Relaxed);
-        readings.map(|readings| median(&readings))
+        median
     }
 
     fn reading(&self) -> Option<f64> {
@@ -105,8 +99,8 @@ impl Line {
 }
 
 /// A chain of arithmetic in which each step depends on the one before.
-fn step_ns() -> f64 {
-    let readings = (0..READINGS).map(|_| {
+fn step_ns() -> Option<f64> {
+    median_of(|| {
         let started = Instant::now();
         let mut value = started.elapsed().as_nanos() as u64 | 1;
         for _ in 0..STEPS {
@@ -114,24 +108,27 @@ fn step_ns() -> f64 {
             value ^= value >> 7;
         }
         std::hint::black_box(value);
-        started.elapsed().as_nanos() as f64 / STEPS as f64
-    });
-    median(&readings.collect::<Vec<_>>())
+        Some(started.elapsed().as_nanos() as f64 / STEPS as f64)
+    })
 }
 
-fn ask(mut socket: UnixStream) -> io::Result<f64> {
-    socket.set_read_timeout(Some(TIMEOUT))?;
+/// The median of several readings. Absent if one of them is.
+fn median_of(reading: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let readings: Option<Vec<f64>> = std::iter::repeat_with(reading).take(READINGS).collect();
+    readings.map(|readings| median(&readings))
+}
+
+fn ask(mut socket: UnixStream) -> Option<f64> {
+    socket.set_read_timeout(Some(TIMEOUT)).ok()?;
     let mut byte = [0];
-    let mut readings = Vec::new();
-    for _ in 0..READINGS {
+    median_of(|| {
         let started = Instant::now();
         for _ in 0..WAKES {
-            socket.write_all(&byte)?;
-            socket.read_exact(&mut byte)?;
+            socket.write_all(&byte).ok()?;
+            socket.read_exact(&mut byte).ok()?;
         }
-        readings.push(started.elapsed().as_nanos() as f64 / WAKES as f64 / 2.0);
-    }
-    Ok(median(&readings))
+        Some(started.elapsed().as_nanos() as f64 / WAKES as f64 / 2.0)
+    })
 }
 
 fn answer(mut socket: UnixStream) -> io::Result<()> {

@@ -1,8 +1,5 @@
 //! One measurement: a request in the words of the command line becomes pairs, and the pairs one cell.
 
-mod web_measurement;
-
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,32 +8,29 @@ use bywire_command::provider;
 use bywire_pairing::launch;
 use bywire_results::cell::{Cacheline, Cell, Percentiles};
 use bywire_results::parameter::Parameters;
+use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 
-use crate::aggregation::{Aggregation, Subject};
+use crate::aggregation::Aggregation;
 use crate::breakdown::{self, Breakdown};
 use crate::budget::Blocks;
-pub use crate::budget::{PAIRS, SWEEP_TIME_SECONDS, TIME_SECONDS, parse_time, time};
-use crate::environment;
+pub use crate::budget::{PAIRS, parse_time, time};
 use crate::ethernet::{self, Ethernet};
 use crate::load::Load;
 use crate::machine_probe::{self, Moment, now_unix_seconds};
-use crate::memory;
 use crate::mpi::{self, Choice, Installation};
-use crate::multi_connection::{self, Layout};
+use crate::options::MTU_BYTES;
 pub use crate::options::Request;
-use crate::pair;
 use crate::placement::{Cores, Placement};
-use crate::plan::{Job, Level, MemoryPlan, Outcome, Plan, Test};
-use crate::registry;
-use crate::registry::MEMORY;
+use crate::plan::{Job, Level, MemoryPlan, Plan, Test};
+use crate::registry::{self, MEMORY};
 use crate::resolution::{self, CONNECTIONS};
-pub use crate::resolution::{NODES_MAX, anywhere, time_min_of};
+pub use crate::resolution::{anywhere, time_min_of};
 use crate::segments::{self, Segments};
 pub use crate::topology::Topology;
 use crate::transport::msg;
-use crate::web;
 use crate::workload::nhalf;
+use crate::{environment, memory, multi_connection, pair, web};
 
 /// The expected time for the processes of a pair to start and end, without idle peers.
 const PAIR_START: Duration = Duration::from_millis(45);
@@ -60,7 +54,7 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
         measurement.take_pair_telling(&mut |share| progress((taken + share) / f64::from(PAIRS)))?;
     }
     let mut cell = measurement.cell()?;
-    let mut machine = environment::describe(&measurement.cores_used());
+    let mut machine = environment::describe(&measurement.cores.known().collect::<Vec<_>>());
     if let (Some(machine), Some(own)) = (machine.as_object_mut(), cell.environment.as_object_mut()) {
         machine.append(own);
     }
@@ -72,8 +66,8 @@ pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
 pub struct Measurement {
     job: Job,
     placement: Placement,
-    /// Where several connections run, and their number.
-    group: Option<(Layout, u32)>,
+    /// The number of connections, if there are several at once.
+    connections: Option<u32>,
     cores: Cores,
     parameters: Parameters,
     link: Option<String>,
@@ -109,10 +103,8 @@ impl Measurement {
             return Self::of_memory(&request);
         }
         let ethernet = Ethernet::asked(&request).map_err(Misuse::of)?;
-        let level: Level = match &ethernet {
-            Some(ethernet) => registry::spoken(ethernet.protocol),
-            None => request.level.parse().map_err(Misuse::of)?,
-        };
+        let level = ethernet.as_ref().map_or(request.level.as_str(), |ethernet| ethernet.protocol.name());
+        let level: Level = level.parse().map_err(Misuse::of)?;
         // First, because the level knows its tests.
         let mpi = Choice::asked(&request).map_err(Misuse::of)?;
         let test: Test = request.test.parse().map_err(Misuse::of)?;
@@ -123,57 +115,51 @@ impl Measurement {
                 provider::directory()?;
             }
         }
-        let frame_link = mpi.and_then(|choice| choice.frame_link(request.mtu_bytes));
-        let apart = ethernet.is_some()
-            || frame_link.is_some()
+        let of_ethernet = ethernet.as_ref().map(|ethernet| ethernet.frame_link);
+        let frame_link = of_ethernet.or(mpi.and_then(|choice| choice.frame_link(request.mtu_bytes)));
+        let apart = frame_link.is_some()
             || request.joins_nodes()
             || (test.is_multi_connection() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());
-        let network = topology.network(&request, level, test, &between, ethernet.as_ref())?;
-        let placement = match (&network, &ethernet) {
-            (Some(network), _) => Layout::Network(Arc::clone(network)).placement(test, 0),
-            (None, Some(ethernet)) => topology.ethernet(ethernet.frame_link)?,
-            (None, None) => match frame_link {
-                Some(frame_link) => topology.ethernet(frame_link)?,
-                None => topology.open(&request, level, &between)?,
-            },
+        let network = topology.network(&request, level, test, &between, of_ethernet)?;
+        let placement = match (&network, frame_link) {
+            (Some(network), _) => multi_connection::nodes(network, test, 0),
+            (None, Some(frame_link)) => topology.namespaces(frame_link)?,
+            (None, None) => topology.open(&request, level, &between)?,
         };
         if level == Level::Sock {
             // Checked before anything is started.
             launch::find_library().map_err(|error| Misuse(error.to_string()))?;
         }
-        let layout = network.map_or_else(|| Layout::One(placement.clone()), Layout::Network);
-        let group = test.is_multi_connection().then(|| (layout, request.connections.unwrap_or(CONNECTIONS)));
+        let connections = test.is_multi_connection().then(|| request.connections.unwrap_or(CONNECTIONS));
         let cores = resolution::choose_cores(request.cores, &placement).map_err(Misuse::of)?;
         let plan = Plan { mpi, ..resolution::plan(&request, level, test, &placement).map_err(Misuse::of)? };
-        let link = resolution::link(&request, level, &placement);
+        let parameters = resolution::parameters(&request, &plan, &placement);
         let breakdown = (test == Test::Breakdown).then(|| Breakdown::new(&plan, &placement)).transpose()?;
-        let subject = match test {
-            Test::Nhalf => Subject::Sweep(plan.clone()),
-            Test::Breakdown => Subject::Messages(Plan { test: Test::Latency, ..plan.clone() }),
-            _ => Subject::Messages(plan.clone()),
-        };
+        // The whole message of a breakdown is a ping-pong.
+        let test = if test == Test::Breakdown { Test::Latency } else { test };
+        let times_cacheline = level.carrier().times_cacheline && cores.apart() && !request.joins_nodes();
         Ok(Self {
             load: request.load.unwrap_or(0),
-            parameters: resolution::parameters(&request, &plan, &placement),
+            parameters,
             ethernet,
-            beside: (level.carrier().times_cacheline && cores.apart() && !request.joins_nodes())
-                .then_some(None),
+            beside: times_cacheline.then_some(None),
             breakdown,
-            group,
-            link,
+            connections,
+            link: Some(resolution::link(&request, level, &placement).to_owned()),
             between,
-            ..Self::of(subject, Job::Messages(plan), placement, cores)
+            ..Self::of(Job::Messages(Plan { test, ..plan }), placement, cores)
         })
     }
 
     /// A measurement without anything beside its pairs.
-    fn of(subject: Subject, job: Job, placement: Placement, cores: Cores) -> Self {
+    fn of(job: Job, placement: Placement, cores: Cores) -> Self {
         Self {
+            aggregation: Aggregation::new(job.clone()),
             job,
             placement,
-            group: None,
+            connections: None,
             cores,
             parameters: Parameters::default(),
             link: None,
@@ -181,7 +167,6 @@ impl Measurement {
             ethernet: None,
             beside: None,
             load: 0,
-            aggregation: Aggregation::new(subject),
             attempts_repeated: 0,
             segments: None,
             breakdown: None,
@@ -191,30 +176,53 @@ impl Measurement {
 
     fn of_memory(request: &Request) -> Result<Self> {
         let test: memory::Test = request.test.parse().map_err(Misuse::of)?;
-        let mut spec = memory::Spec::new(test);
+        let usual = memory::Spec::new(test);
         request.refuse_inapplicable()?;
-        spec.size_bytes = request.size_bytes.unwrap_or(spec.size_bytes);
-        spec.lines = request.lines.unwrap_or(spec.lines);
-        spec.both_cores = request.both_cores;
+        let spec = memory::Spec {
+            size_bytes: request.size_bytes.unwrap_or(usual.size_bytes),
+            lines: request.lines.unwrap_or(usual.lines),
+            both_cores: request.both_cores,
+            ..usual
+        };
         spec.check().map_err(Misuse::of)?;
         // With both cores at once, two threads of one process measure. Only hand-offs are between two processes.
         let between = if spec.needs_target() && !test.is_rate() { "processes" } else { "" };
         let lines = (test == memory::Test::Cacheline).then_some(spec.lines);
-        let parameters = Request { lines, ..request.clone() }.parameters();
-        let blocks = Blocks::within(time(request.time_seconds, 1)?);
-        let plan = MemoryPlan {
-            spec,
-            block_us: blocks.block_us,
-            warmup_blocks: blocks.warmup,
-            blocks: blocks.kept,
-            deadline_seconds: blocks.deadline_seconds(),
-        };
+        let plan = MemoryPlan::of(spec, &Blocks::within(time(request.time_seconds, 1)?));
         let cores = resolution::choose_cores(request.cores, &Placement::Processes).map_err(Misuse::of)?;
-        let subject = Subject::Memory(plan.spec.clone());
         Ok(Self {
-            parameters,
+            parameters: Request { lines, ..request.clone() }.parameters(),
             between: between.to_owned(),
-            ..Self::of(subject, Job::Memory(plan), Placement::Processes, cores)
+            ..Self::of(Job::Memory(plan), Placement::Processes, cores)
+        })
+    }
+
+    /// A web server is measured in pairs like everything else, but by a plan of its own.
+    fn of_web(request: &Request, topology: &mut Topology) -> Result<Self> {
+        let mut plan = web::Plan::of(request).map_err(Misuse::of)?;
+        // Checked before anything is started.
+        if let Some(path) = &request.trace_out {
+            web::Trace::write(&plan, path).map_err(Misuse::of)?;
+        }
+        let frame_link = plan.link.frame_link().map(|link| {
+            let mtu_bytes = request.mtu_bytes.unwrap_or(MTU_BYTES);
+            let [coalesce, segmentation] =
+                [request.coalesce, request.segmentation].map(|on| on.unwrap_or(true));
+            ethernet::frame_link(link, mtu_bytes, coalesce, segmentation).map_err(Misuse::of)
+        });
+        let placement = match frame_link.transpose()? {
+            Some(frame_link) => topology.namespaces(frame_link)?,
+            None => Placement::Processes,
+        };
+        plan.bind = placement.target_address();
+        plan.carriers = placement.carriers().to_vec();
+        let cores = resolution::choose_cores(request.cores, &placement).map_err(Misuse::of)?;
+        let between = if matches!(placement, Placement::Namespaces(_)) { "namespaces" } else { "processes" };
+        Ok(Self {
+            parameters: resolution::web_parameters(request, &plan),
+            link: Some(plan.link.name().to_owned()),
+            between: between.to_owned(),
+            ..Self::of(Job::Web(plan), placement, cores)
         })
     }
 
@@ -262,35 +270,37 @@ impl Measurement {
         if let Job::Web(plan) = &mut self.job {
             plan.pair = self.aggregation.pairs();
         }
-        let Job::Messages(plan) = &self.job else {
-            let outcomes = pair::run(&self.job, &self.placement, self.cores)?;
-            return self.aggregation.add(vec![outcomes], None);
+        let (placement, cores) = (&self.placement, self.cores);
+        let mut memcpy = None;
+        let outcomes = match (&self.job, self.connections, &mut self.breakdown) {
+            (Job::Messages(plan), Some(connections), _) => {
+                let group = multi_connection::run(plan, placement, connections, cores)?;
+                self.attempts_repeated += group.repeats;
+                return self.aggregation.add_multi_connection(group);
+            }
+            (_, _, Some(breakdown)) => vec![breakdown.take(cores, progress)?],
+            (Job::Messages(plan), ..) if plan.test == Test::Nhalf => {
+                // In random order, so that drift of the machine is not taken for an effect of length.
+                let mut sizes = nhalf::sizes(plan.level.carrier().longest_bytes);
+                sizes.shuffle(&mut rand::rng());
+                let mut sweep = Vec::new();
+                for &size_bytes in &sizes {
+                    progress(sweep.len() as f64 / sizes.len() as f64);
+                    let job = Job::Messages(Plan { size_bytes, ..plan.clone() });
+                    sweep.push(pair::run(&job, placement, cores)?);
+                }
+                // The message layer's N½ is relative to the rate of memcpy at that time.
+                if plan.level == Level::Msg && !plan.request.joins_nodes() {
+                    let (block_us, warmup, kept) = (plan.block_us, plan.warmup_blocks, plan.blocks);
+                    let spec = memory::Spec::new(memory::Test::Memcpy);
+                    let job = Job::Memory(MemoryPlan::of(spec, &Blocks { block_us, warmup, kept }));
+                    memcpy = Some(pair::run(&job, &Placement::Processes, cores)?.source);
+                }
+                sweep
+            }
+            _ => vec![pair::run(&self.job, placement, cores)?],
         };
-        if let Some((layout, connections)) = &self.group {
-            let group = multi_connection::run(plan, layout, *connections, self.cores)?;
-            self.attempts_repeated += group.repeats;
-            return self.aggregation.add_multi_connection(group);
-        }
-        if let Some(breakdown) = &mut self.breakdown {
-            let whole = breakdown.take(self.cores, progress)?;
-            return self.aggregation.add(vec![whole], None);
-        }
-        if plan.test != Test::Nhalf {
-            let outcomes = pair::run(&self.job, &self.placement, self.cores)?;
-            return self.aggregation.add(vec![outcomes], None);
-        }
-        let sizes = sweep_sizes(plan.level);
-        let mut sweep = Vec::new();
-        for &size_bytes in &sizes {
-            progress(sweep.len() as f64 / sizes.len() as f64);
-            let job = Job::Messages(Plan { size_bytes, ..plan.clone() });
-            sweep.push(pair::run(&job, &self.placement, self.cores)?);
-        }
-        let memcpy = match plan.level {
-            Level::Msg if !plan.request.joins_nodes() => Some(self.memcpy(plan)?),
-            _ => None,
-        };
-        self.aggregation.add(sweep, memcpy)
+        self.aggregation.add(outcomes, memcpy)
     }
 
     /// Measures how fast a cache line crosses between the two cores now, in a few milliseconds. A virtual machine may
@@ -300,24 +310,12 @@ impl Measurement {
         pair::run(&Job::Memory(plan), &Placement::Processes, self.cores).ok()?.source.median_reading()
     }
 
-    /// Measures memcpy now. The message layer's N½ is relative to its rate.
-    fn memcpy(&self, plan: &Plan) -> Result<Outcome> {
-        let job = Job::Memory(MemoryPlan {
-            spec: memory::Spec::new(memory::Test::Memcpy),
-            block_us: plan.block_us,
-            warmup_blocks: plan.warmup_blocks,
-            blocks: plan.blocks,
-            deadline_seconds: plan.deadline_seconds,
-        });
-        Ok(pair::run(&job, &Placement::Processes, self.cores)?.source)
-    }
-
     /// Percentiles of the last pair's half-RTTs, where its test times round trips.
     pub fn percentiles_of_last_pair(&self) -> Option<Percentiles> {
         self.aggregation.percentiles_of_last_pair()
     }
 
-    /// True once the cell has all its pairs.
+    /// Returns whether the cell has all its pairs.
     pub fn is_complete(&self) -> bool {
         self.pairs_taken() >= PAIRS
     }
@@ -339,22 +337,13 @@ impl Measurement {
             Job::Memory(plan) => PAIR_START + blocks(plan.block_us, plan.blocks + plan.warmup_blocks),
             Job::Web(plan) => PAIR_START + Duration::from_micros(plan.pair_us()),
         };
-        let start = self
-            .group
-            .as_ref()
-            .map_or(Duration::ZERO, |(_, connections)| multi_connection::start(*connections));
-        start + of_pair * self.pairs_in_one()
-    }
-
-    /// The number of pairs of processes behind one pair of a cell.
-    fn pairs_in_one(&self) -> u32 {
-        match (&self.job, &self.breakdown) {
+        let of_group = self.connections.map(multi_connection::start);
+        let pairs_in_one = match (&self.job, &self.breakdown) {
             (_, Some(breakdown)) => breakdown.pairs(),
-            (Job::Messages(plan), None) if plan.test == Test::Nhalf => {
-                nhalf::sizes(plan.level.carrier().longest_bytes).len() as u32
-            }
+            (Job::Messages(plan), None) => resolution::streams(plan.test, plan.level.carrier().longest_bytes),
             _ => 1,
-        }
+        };
+        of_group.unwrap_or_default() + of_pair * pairs_in_one
     }
 
     /// The cell of the pairs taken so far. For placement in namespaces, its environment states whether they drop
@@ -366,9 +355,9 @@ impl Measurement {
         let mut cell = self.aggregation.cell()?;
         if let Some(Ethernet { frame_link, .. }) = self.ethernet {
             cell.level = ethernet::LEVEL.to_owned();
-            let interface_mtu_bytes =
-                frame_link.wire.map(|_| ("interface_mtu_bytes".to_owned(), frame_link.mtu_bytes.into()));
-            cell.details.extend(interface_mtu_bytes);
+            if frame_link.wire.is_some() {
+                cell.details.insert("interface_mtu_bytes".to_owned(), frame_link.mtu_bytes.into());
+            }
         }
         if let Some(breakdown) = &self.breakdown {
             cell.test = Test::Breakdown.name().to_owned();
@@ -393,131 +382,67 @@ impl Measurement {
         cell.moments.clone_from(&self.moments);
         Ok(cell)
     }
-
-    /// The cores of this machine that it uses.
-    pub fn cores_used(&self) -> Vec<u32> {
-        [self.cores.source, self.cores.target].into_iter().flatten().collect()
-    }
-}
-
-/// The lengths of an N½ sweep in random order, so that drift of the machine is not taken for an effect of length.
-fn sweep_sizes(level: Level) -> Vec<u64> {
-    use rand::seq::SliceRandom;
-    let mut sizes = nhalf::sizes(level.carrier().longest_bytes);
-    sizes.shuffle(&mut rand::rng());
-    sizes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(change: impl FnOnce(&mut Request)) -> String {
-        let mut request = Request::new("tcp", "latency");
-        change(&mut request);
-        match Measurement::prepare(request, &mut Topology::default()) {
-            Ok(_) => panic!("this should have been refused"),
-            Err(error) => format!("{error:#}"),
-        }
+    const TESTS_OF_MPI: &str = "choose one of latency, stream, bidir, rr, nhalf, alltoall, allreduce";
+
+    fn check(request: Request, part: &str) {
+        let described = format!("{request:?}");
+        let Err(refusal) = Measurement::prepare(request, &mut Topology::default()) else {
+            panic!("this should have been refused: {described}")
+        };
+        let refusal = format!("{refusal:#}");
+        assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
     }
 
     #[test]
     fn invalid_combinations_are_refused_in_one_line_with_valid_ones() {
-        let refusals = [
+        for (words, part) in [
+            ("tpc latency", "choose one of memory, msg, unix, tcp, sock, udp, eth, mpi, web"),
+            ("eth latency --link shm", "choose one of one-process, two-processes, udp, veth"),
+            ("eth latency --link udp --security none", "choose one of encrypted, plain"),
+            ("eth latency --link udp --mtu 1279", "give --mtu 1280 to 65521"),
             (
-                refusal(|r| r.level = "tpc".into()),
-                "choose one of memory, msg, unix, tcp, sock, udp, eth, mpi, web",
-            ),
-            (
-                refusal(|r| (r.level, r.link) = ("eth".into(), Some("shm".into()))),
-                "choose one of one-process, two-processes, udp, veth",
-            ),
-            (
-                refusal(|r| {
-                    (r.level, r.link) = ("eth".into(), Some("udp".into()));
-                    r.security = Some("none".into());
-                }),
-                "choose one of encrypted, plain",
-            ),
-            (
-                refusal(|r| {
-                    (r.level, r.link) = ("eth".into(), Some("udp".into()));
-                    r.mtu_bytes = Some(1279);
-                }),
-                "give --mtu 1280 to 65521",
-            ),
-            (
-                refusal(|r| (r.level, r.security) = ("eth".into(), Some("plain".into()))),
+                "eth latency --security plain",
                 "--security does not apply to eth latency: leave it out, or use --link udp",
             ),
+            ("eth latency --protocol ip", "choose one of tcp, udp"),
+            ("eth latency --between threads", "leave out --between"),
+            ("tcp latency --coalesce off", "--coalesce does not apply"),
+            ("msg latency --link tcp", "unknown link `tcp`: level msg has shm, udp"),
+            ("tcp lag", "choose one of latency, stream"),
+            ("mpi overhead", &format!("level mpi has no test `overhead`: {TESTS_OF_MPI}")),
+            ("eth alltoall", "level eth has no test `alltoall`: choose one of latency, stream"),
+            ("mpi web-file", &format!("level mpi has no test `web-file`: {TESTS_OF_MPI}")),
+            ("tcp hotspot --spin --connections 2", "2 ends that poll would take turns on one core"),
+            ("tcp latency --size 0", "a --size of 1 to"),
             (
-                refusal(|r| (r.level, r.protocol) = ("eth".into(), Some("ip".into()))),
-                "choose one of tcp, udp",
-            ),
-            (
-                refusal(|r| (r.level, r.between) = ("eth".into(), Some("threads".into()))),
-                "leave out --between",
-            ),
-            (refusal(|r| r.coalesce = Some(false)), "--coalesce does not apply"),
-            (
-                refusal(|r| (r.level, r.link) = ("msg".into(), Some("tcp".into()))),
-                "unknown link `tcp`: level msg has shm, udp",
-            ),
-            (refusal(|r| r.test = "lag".into()), "choose one of latency, stream"),
-            (
-                refusal(|r| (r.level, r.test) = ("mpi".into(), "overhead".into())),
-                "level mpi has no test `overhead`: choose one of latency, stream, bidir, rr, nhalf, alltoall, allreduce",
-            ),
-            (
-                refusal(|r| (r.level, r.test) = ("eth".into(), "alltoall".into())),
-                "level eth has no test `alltoall`: choose one of latency, stream",
-            ),
-            (
-                refusal(|r| (r.level, r.test) = ("mpi".into(), "web-file".into())),
-                "level mpi has no test `web-file`: choose one of latency, stream, bidir, rr, nhalf, alltoall, allreduce",
-            ),
-            (
-                refusal(|r| (r.test, r.spin, r.connections) = ("hotspot".into(), Some(true), Some(2))),
-                "2 ends that poll would take turns on one core",
-            ),
-            (refusal(|r| r.size_bytes = Some(0)), "a --size of 1 to"),
-            (
-                refusal(|r| {
-                    (r.test, r.size_bytes, r.connections) = ("streams".into(), Some(8 << 20), Some(64))
-                }),
+                "tcp streams --size 8M --connections 64",
                 "64 connections with messages of 8MiB would keep too much memory: give a --size of up to 4194304 bytes",
             ),
-            (
-                refusal(|r| {
-                    (r.level, r.test) = ("msg".into(), "fanin".into());
-                    (r.size_bytes, r.connections) = (Some((64 << 20) - 1), Some(5));
-                }),
-                "fewer --connections",
-            ),
-            (refusal(|r| r.time_seconds = Some(f64::NAN)), "--time"),
-            (refusal(|r| r.integrity = Some(true)), "--integrity does not apply"),
-            (refusal(|r| r.load = Some(0)), "--load is out of bounds: give 1 to 256"),
-            (refusal(|r| (r.level, r.between) = ("sock".into(), Some("threads".into()))), "joins programs"),
-            (refusal(|r| (r.level, r.epoll) = ("udp".into(), true)), "--epoll does not apply"),
-            (refusal(|r| (r.epoll, r.spin) = (true, Some(true))), "--spin does not apply"),
-            (refusal(|r| r.mtu_bytes = Some(9000)), "--between namespaces"),
-            (refusal(|r| r.cores = Some((0, 9999))), "core 9999"),
-            (refusal(|r| r.cores = Some((0, 0))), "both ends would take turns on core 0"),
-            (refusal(|r| r.time_seconds = Some(0.004)), "give 0.005 to 3600 seconds, so that 5 pairs"),
-            (
-                refusal(|r| (r.test, r.time_seconds) = ("nhalf".into(), Some(0.08))),
-                "give 0.09 to 3600 seconds, so that 18 lengths in each of 5 pairs",
-            ),
-            (refusal(|r| (r.level, r.size_bytes) = ("udp".into(), Some(65_508))), "1 to 65507"),
-            (
-                refusal(|r| (r.level, r.between) = ("unix".into(), Some("namespaces".into()))),
-                "processes of one machine",
-            ),
-            (refusal(|r| r.between = Some("no such host".into())), "cannot resolve"),
-        ];
-        for (refusal, part) in refusals {
-            assert!(refusal.contains(part), "{refusal}");
-            assert!(!refusal.contains('\n'), "{refusal}");
+            ("msg fanin --size 67108863 --connections 5", "fewer --connections"),
+            ("tcp latency --integrity on", "--integrity does not apply"),
+            ("tcp latency --load 0", "--load is out of bounds: give 1 to 256"),
+            ("sock latency --between threads", "joins programs"),
+            ("udp latency --epoll", "--epoll does not apply"),
+            ("tcp latency --epoll --spin", "--spin does not apply"),
+            ("tcp latency --mtu 9000", "--between namespaces"),
+            ("tcp latency --cores 0,9999", "core 9999"),
+            ("tcp latency --cores 0,0", "both ends would take turns on core 0"),
+            ("tcp nhalf --time 0.08", "give 0.09 to 3600 seconds, so that 18 lengths in each of 5 pairs"),
+            ("udp latency --size 65508", "1 to 65507"),
+            ("unix latency --between namespaces", "processes of one machine"),
+        ] {
+            check(Request::of_words(words).unwrap(), part);
         }
+        let tcp = || Request::new("tcp", "latency");
+        let too_short = "give 0.005 to 3600 seconds, so that 5 pairs";
+        check(Request { time_seconds: Some(0.004), ..tcp() }, too_short);
+        check(Request { time_seconds: Some(f64::NAN), ..tcp() }, "--time");
+        check(Request { between: Some("no such host".to_owned()), ..tcp() }, "cannot resolve");
     }
 }

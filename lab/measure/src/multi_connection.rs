@@ -15,12 +15,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::clock::monotonic_ns;
 use crate::pair;
 use crate::placement::{Cores, Placement};
-use crate::plan::Outcomes;
-use crate::plan::{End, Job, Level, Outcome, Part, Plan, Test};
+use crate::plan::{End, Job, Level, Outcome, Outcomes, Part, Plan, Test};
 use crate::switched_network::SwitchedNetwork;
-
-/// The permitted number of connections.
-pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=64;
 
 /// A group of connections that did not run at one time is measured again, at most this number of times. Each attempt
 /// waits twice as long before it begins, because a loaded machine starts many processes late.
@@ -40,35 +36,17 @@ const START_EACH: Duration = Duration::from_millis(40);
 /// A core that was busy for more than this share had no time left.
 const BUSY_SHARE_MIN: f64 = 0.9;
 
-/// Where each connection's ends run.
-#[derive(Clone)]
-pub enum Layout {
-    /// All between the same two ends.
-    One(Placement),
-    /// Between nodes around a switch.
-    Network(Arc<SwitchedNetwork>),
-}
-
-impl Layout {
-    /// Where a connection of a test runs. In tests with one common node, that is node 0.
-    pub fn placement(&self, test: Test, connection: u32) -> Placement {
-        let network = match self {
-            Self::One(placement) => return placement.clone(),
-            Self::Network(network) => network,
-        };
-        let nodes = network.nodes.len();
-        let peer = 1 + connection as usize % (nodes - 1);
-        let (source, target) = match test {
-            Test::Fanout => (0, peer),
-            // Neighbours, so that no node is the bottleneck of all.
-            Test::Streams => {
-                let first = 2 * connection as usize % nodes;
-                (first, (first + 1) % nodes)
-            }
-            _ => (peer, 0),
-        };
-        Placement::Nodes { network: Arc::clone(network), source, target }
-    }
+/// The place of a connection of a test between nodes around a switch. In tests with one common node, that is node 0.
+pub fn nodes(network: &Arc<SwitchedNetwork>, test: Test, connection: u32) -> Placement {
+    let (connection, nodes) = (connection as usize, network.nodes.len());
+    let peer = 1 + connection % (nodes - 1);
+    let (source, target) = match test {
+        Test::Fanout => (0, peer),
+        // Neighbours, so that no node is the bottleneck of all.
+        Test::Streams => (2 * connection % nodes, (2 * connection + 1) % nodes),
+        _ => (peer, 0),
+    };
+    Placement::Nodes { network: Arc::clone(network), source, target }
 }
 
 /// The most time that the processes of this number of connections take to start.
@@ -82,24 +60,22 @@ fn warmup(plan: &Plan) -> Duration {
     Duration::from_micros(plan.warmup_block_us() * u64::from(plan.warmup_blocks) * 5 / 4)
 }
 
-/// What several connections measured at once.
-#[derive(Clone, Debug, PartialEq)]
+/// The outcomes of several connections at once, their work while all of them ran, and the number of repetitions until
+/// they ran at one time.
+#[derive(Debug)]
 pub struct MultiConnection {
-    /// The outcomes of each connection.
     pub outcomes: Vec<Outcomes>,
-    /// The work while all of them ran.
     pub together: GroupWork,
-    /// The number of repetitions until they ran at one time.
     pub repeats: u32,
 }
 
-/// Runs several connections through `plan` at once.
-///
-/// # Errors
-/// One line from the connection that failed first, after all have ended; or they did not run at one time.
-pub fn run(plan: &Plan, layout: &Layout, connections: u32, cores: Cores) -> Result<MultiConnection> {
+/// Runs several connections through `plan` at once. An error is that of the first connection, after all have ended.
+pub fn run(plan: &Plan, placement: &Placement, connections: u32, cores: Cores) -> Result<MultiConnection> {
     repeated(plan.test, |repeats| {
-        attempt(plan, layout, connections, cores, start(connections) * (1 << repeats))
+        let start = start(connections) * (1 << repeats) + warmup(plan);
+        let begin_ns = Some(monotonic_ns() + start.as_nanos() as u64);
+        let deadline_seconds = plan.deadline_seconds + start.as_secs();
+        attempt(&Plan { begin_ns, deadline_seconds, ..plan.clone() }, placement, connections, cores)
     })
 }
 
@@ -116,32 +92,22 @@ fn repeated(test: Test, mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>) -
     }
 }
 
-/// Runs all of them once. They begin after `start` and their warm-up.
-fn attempt(
-    plan: &Plan,
-    layout: &Layout,
-    connections: u32,
-    cores: Cores,
-    start: Duration,
-) -> Result<Vec<Outcomes>> {
-    let start = start + warmup(plan);
-    let begin_ns = monotonic_ns() + start.as_nanos() as u64;
-    let deadline_seconds = plan.deadline_seconds + start.as_secs();
+/// Runs all of them once.
+fn attempt(plan: &Plan, placement: &Placement, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
     // A lent message is in memory that was made for one peer, so lent messages have no shared port.
-    if let (Level::Msg, false, Layout::One(Placement::Processes)) = (plan.level, plan.request.lent, layout) {
-        let plan = Plan { begin_ns: Some(begin_ns), deadline_seconds, ..plan.clone() };
-        return pair::run_shared_port(&plan, connections, cores);
+    if let (Level::Msg, false, Placement::Processes) = (plan.level, plan.request.lent, placement) {
+        return pair::run_shared_port(plan, connections, cores);
     }
     let run = |connection: u32| {
-        let placement = layout.placement(plan.test, connection);
-        let plan = Plan {
-            begin_ns: Some(begin_ns),
-            bind: placement.target_address(),
-            deadline_seconds,
-            // Otherwise their time would be counted once for each connection.
-            carriers: if connection == 0 { plan.carriers.clone() } else { Vec::new() },
-            ..plan.clone()
+        let placement = match placement {
+            Placement::Nodes { network, .. } => nodes(network, plan.test, connection),
+            placement => placement.clone(),
         };
+        let mut plan = Plan { bind: placement.target_address(), ..plan.clone() };
+        if connection > 0 {
+            // Otherwise their time would be counted once for each connection.
+            plan.carriers.clear();
+        }
         pair::run(&Job::Messages(plan), &placement, cores)
     };
     thread::scope(|scope| {
@@ -159,9 +125,7 @@ fn attempt(
 /// The work of the connections of one group while all of them ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupWork {
-    /// The group in each slice.
     pub slices: Vec<Slice>,
-    /// How long a slice is.
     pub slice_seconds: f64,
     /// Each connection's value over the whole.
     pub connections: Vec<f64>,
@@ -169,7 +133,7 @@ pub struct GroupWork {
     pub work_per_second: Vec<f64>,
 }
 
-/// The work of a group in one slice of the time in which all of it ran.
+/// The work of a group in one slice of that time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
     /// A summed rate, or a mean half-RTT.
@@ -180,9 +144,6 @@ pub struct Slice {
 
 impl GroupWork {
     /// The work of the connections of one group, from their outcomes.
-    ///
-    /// # Errors
-    /// They did not run at one time.
     pub fn of(test: Test, outcomes: &[Outcomes]) -> Result<Self> {
         let ends: Vec<&[Part]> = outcomes.iter().map(|outcomes| counting_end(test, outcomes)).collect();
         let begin_ns = outcomes.iter().filter_map(began_ns).max();
@@ -201,10 +162,8 @@ impl GroupWork {
             let shares: Vec<Share> =
                 ends.iter().map(|parts| Share::of(test, parts, from_ns, from_ns + slice_ns)).collect();
             let values = || shares.iter().map(|share| share.value).filter(|value| value.is_finite());
-            let value = match test {
-                Test::Hotspot => values().sum::<f64>() / values().count() as f64,
-                _ => values().sum(),
-            };
+            let divisor = if test == Test::Hotspot { values().count() as f64 } else { 1.0 };
+            let value = values().sum::<f64>() / divisor;
             Slice { value, operations: shares.iter().map(|share| share.operations).sum() }
         });
         let slices = slices.filter(|slice| slice.value.is_finite()).collect();
@@ -218,11 +177,10 @@ impl GroupWork {
     }
 }
 
-/// When a connection began: when the later of its two ends began. An end may be ready long before its other end gets
-/// its core.
+/// The moment at which a connection began: that of the later of its two ends. An end may be ready long before its other
+/// end gets its core.
 fn began_ns(outcomes: &Outcomes) -> Option<u64> {
-    let ends = [Some(&outcomes.source), outcomes.target.as_ref()].into_iter().flatten();
-    ends.filter_map(|end| end.blocks.first()).map(|part| part.began_ns).max()
+    outcomes.ends().filter_map(|end| end.blocks.first()).map(|part| part.began_ns).max()
 }
 
 /// The blocks of the end that counts: the receiver of one-way messages, because a sent message may be under way or
@@ -232,7 +190,7 @@ fn counting_end(test: Test, outcomes: &Outcomes) -> &[Part] {
     &target.unwrap_or(&outcomes.source).blocks
 }
 
-/// What one connection did from one moment to another.
+/// The work of one connection from one moment to another.
 struct Share {
     operations: f64,
     /// Bytes or transactions.
@@ -243,7 +201,7 @@ struct Share {
 }
 
 impl Share {
-    /// What one connection did between two moments. Between its blocks it did nothing.
+    /// Between its blocks a connection does nothing.
     fn of(test: Test, parts: &[Part], from_ns: u64, to_ns: u64) -> Self {
         let (mut operations, mut work) = (0.0, 0.0);
         for part in parts {
@@ -295,11 +253,8 @@ pub fn fairness(shares: &[f64]) -> f64 {
 /// One line about the cores, if one of them had no time left for more connections.
 pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
     let busy = |end: End| -> Option<(u32, f64)> {
-        let ends = outcomes.iter().filter_map(move |outcomes| match end {
-            End::Source => Some(&outcomes.source),
-            End::Target => outcomes.target.as_ref(),
-        });
-        let ends: Vec<&Outcome> = ends.collect();
+        let ends = outcomes.iter().flat_map(Outcomes::ends);
+        let ends: Vec<&Outcome> = ends.filter(|outcome| outcome.end == end).collect();
         let core = ends.first()?.cpu.core?;
         // Time that the hypervisor took counts as busy, because it was not usable.
         let taken = |outcome: &Outcome| Some(outcome.cpu.machine_busy? + outcome.cpu.steal.unwrap_or(0.0));
@@ -314,11 +269,8 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
         .map(|(core, busy)| format!("core {core} was {:.0} % busy", 100.0 * busy))
         .collect();
     (!full.is_empty()).then(|| {
-        let all = if connections == 1 {
-            "the connection".to_owned()
-        } else {
-            format!("all {connections} connections")
-        };
+        let many = format!("all {connections} connections");
+        let all = if connections == 1 { "the connection" } else { &many };
         format!("limited by two cores, one for {all} at each end: {}", full.join(", "))
     })
 }
@@ -326,13 +278,21 @@ pub fn limit(connections: u32, outcomes: &[Outcomes]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Request;
-    use crate::resolution;
+    use crate::resolution::tests::plan_of;
     use bywire_results::cell::CpuEnd;
 
     fn outcome(end: End, parts: Vec<Part>) -> Outcome {
         let cpu = CpuEnd { core: Some(end as u32), ..CpuEnd::default() };
         Outcome { blocks: parts, cpu, cpu_seconds: 1.0, ..Outcome::of(end) }
+    }
+
+    fn outcomes(source: Vec<Part>, target: Vec<Part>) -> Outcomes {
+        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
+        Outcomes { source, target, same_machine: true }
+    }
+
+    fn is_near(value: f64, due: f64) -> bool {
+        (value / due - 1.0).abs() < 1e-9
     }
 
     /// A connection that carries 1,000 bytes in 10 operations in each of its blocks of 10 ms, from `began_ms` on. Its
@@ -347,11 +307,7 @@ mod tests {
         };
         let sent = |index| Part { sent_bytes: 1000, ..part(index, 0.003) };
         let received = |index| Part { received_bytes: 1000, ..part(index, 0.005) };
-        Outcomes {
-            source: outcome(End::Source, (0..blocks).map(sent).collect()),
-            target: Some(outcome(End::Target, (0..blocks).map(received).collect())),
-            same_machine: true,
-        }
+        outcomes((0..blocks).map(sent).collect(), (0..blocks).map(received).collect())
     }
 
     /// A connection with one block at both ends: the operations, of 100 bytes each, that it had completed by each
@@ -366,53 +322,53 @@ mod tests {
             ..Part::default()
         };
         let (sent_bytes, received_bytes) = (100 * operations, 100 * operations);
-        Outcomes {
-            // A sent message may be under way, so the source's account covers other times.
-            source: outcome(End::Source, vec![Part { sent_bytes, ..part.clone() }]),
-            target: Some(outcome(End::Target, vec![Part { received_bytes, ..part }])),
-            same_machine: true,
-        }
+        outcomes(vec![Part { sent_bytes, ..part.clone() }], vec![Part { received_bytes, ..part }])
+    }
+
+    /// The work of a group that ran together in slices of so many ms.
+    fn work(test: Test, group: &[Outcomes], slice_ms: f64) -> GroupWork {
+        let work = GroupWork::of(test, group).unwrap();
+        assert!(is_near(work.slice_seconds, slice_ms * 1e-3), "{work:?}");
+        work
+    }
+
+    fn are_near(values: &[f64], due: f64) -> bool {
+        values.iter().all(|value| is_near(*value, due))
     }
 
     #[test]
     fn only_the_time_in_which_all_connections_ran_counts() {
         let group = [connection(0, 5), connection(15, 5)];
-        let together = GroupWork::of(Test::Streams, &group).unwrap();
         // From 15 to 50 ms, in five slices.
-        assert!((together.slice_seconds - 0.007).abs() < 1e-9, "{together:?}");
-        assert_eq!(together.slices.len(), 5);
-        let is =
-            |slice: &Slice| (slice.value - 200_000.0).abs() < 1.0 && (slice.operations - 14.0).abs() < 1e-6;
-        assert!(together.slices.iter().all(is), "{together:?}");
-        assert!(together.connections.iter().all(|rate| (rate - 100_000.0).abs() < 1.0), "{together:?}");
-        let hotspot = GroupWork::of(Test::Hotspot, &group).unwrap();
-        assert!(hotspot.slices.iter().all(|slice| (slice.value - 500_000.0).abs() < 1.0), "{hotspot:?}");
-        assert!((hotspot.work_per_second[0] - 1000.0).abs() < 1e-6, "{hotspot:?}");
+        let together = work(Test::Streams, &group, 7.0);
+        let is = |slice: &Slice| is_near(slice.value, 200_000.0) && is_near(slice.operations, 14.0);
+        assert!(together.slices.len() == 5 && together.slices.iter().all(is), "{together:?}");
+        assert!(are_near(&together.connections, 100_000.0), "{together:?}");
+        let hotspot = work(Test::Hotspot, &group, 7.0);
+        assert!(hotspot.slices.iter().all(|slice| is_near(slice.value, 500_000.0)), "{hotspot:?}");
+        assert!(is_near(hotspot.work_per_second[0], 1000.0), "{hotspot:?}");
     }
 
     #[test]
     fn work_of_a_connection_that_runs_alone_does_not_count() {
         // Ten operations in a millisecond are all that there are, for one connection alone or for both together.
         let group = [uneven(0, &[(10, 100), (20, 150)]), uneven(10, &[(20, 50), (30, 150)])];
-        let together = GroupWork::of(Test::Streams, &group).unwrap();
-        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
-        assert!((together.slices[0].value - 1e6).abs() < 1.0, "{together:?}");
-        assert!((together.slices[0].operations - 100.0).abs() < 1e-6, "{together:?}");
-        assert!(together.work_per_second.iter().all(|rate| (rate - 5e5).abs() < 1.0), "{together:?}");
+        let together = work(Test::Streams, &group, 10.0);
+        let slice = &together.slices[0];
+        assert!(is_near(slice.value, 1e6) && is_near(slice.operations, 100.0), "{together:?}");
+        assert!(are_near(&together.work_per_second, 5e5), "{together:?}");
         // Each had five round trips a millisecond.
-        let hotspot = GroupWork::of(Test::Hotspot, &group).unwrap();
-        assert!(hotspot.connections.iter().all(|half_rtt| (half_rtt - 1e5).abs() < 1.0), "{hotspot:?}");
+        let hotspot = work(Test::Hotspot, &group, 10.0);
+        assert!(are_near(&hotspot.connections, 1e5), "{hotspot:?}");
     }
 
     #[test]
     fn streams_are_counted_at_the_receiver() {
         let mut connection = connection(0, 1);
         // A sent message may be under way or lost.
-        connection.source.blocks[0].sent_bytes = 5000;
-        connection.source.blocks[0].seconds = 0.005;
-        let together = GroupWork::of(Test::Fanout, &[connection.clone(), connection]).unwrap();
-        assert!((together.slices[0].value - 200_000.0).abs() < 1.0, "{together:?}");
-        assert!((together.slice_seconds - 0.01).abs() < 1e-9, "{together:?}");
+        (connection.source.blocks[0].sent_bytes, connection.source.blocks[0].seconds) = (5000, 0.005);
+        let together = work(Test::Fanout, &[connection.clone(), connection], 10.0);
+        assert!(is_near(together.slices[0].value, 200_000.0), "{together:?}");
     }
 
     #[test]
@@ -422,26 +378,21 @@ mod tests {
         let early = uneven(0, &[(30, 300)]);
         let mut late = uneven(0, &[(10, 0), (40, 300)]);
         late.source.blocks[0].began_ns = 10_000_000;
-        let together = GroupWork::of(Test::Streams, &[early.clone(), late.clone()]).unwrap();
-        assert!((together.slice_seconds - 0.02).abs() < 1e-9, "{together:?}");
-        assert!(together.connections.iter().all(|rate| (rate - 1e6).abs() < 1.0), "{together:?}");
-        assert!((fairness(&together.work_per_second) - 1.0).abs() < 1e-9, "{together:?}");
+        let together = work(Test::Streams, &[early.clone(), late.clone()], 20.0);
+        assert!(are_near(&together.connections, 1e6), "{together:?}");
+        assert!(is_near(fairness(&together.work_per_second), 1.0), "{together:?}");
         // A sender that has begun and then has no turn for a while gets less.
         late.source.blocks[0].began_ns = 0;
-        let starved = GroupWork::of(Test::Streams, &[early, late]).unwrap();
-        assert!((starved.slice_seconds - 0.03).abs() < 1e-9, "{starved:?}");
-        assert!((starved.connections[1] - 2e6 / 3.0).abs() < 1.0, "{starved:?}");
+        let starved = work(Test::Streams, &[early, late], 30.0);
+        assert!(is_near(starved.connections[1], 2e6 / 3.0), "{starved:?}");
         assert!(fairness(&starved.work_per_second) < 0.97, "{starved:?}");
     }
 
     #[test]
     fn a_warm_up_block_is_short_for_any_block_length() {
-        for (time_seconds, due_us) in
-            [(0.25, 500_000), (0.5, 1_000_000), (2.5, 1_000_000), (3600.0, 1_000_000)]
-        {
-            let request = Request { time_seconds: Some(time_seconds), ..Request::new("sock", "hotspot") };
-            let plan = resolution::plan(&request, Level::Sock, Test::Hotspot, &Placement::Processes).unwrap();
-            assert_eq!(warmup(&plan), Duration::from_micros(due_us), "{time_seconds} s");
+        for (time, due_ms) in [("0.25", 500), ("0.5", 1000), ("2.5", 1000), ("3600", 1000)] {
+            let plan = plan_of(&format!("sock hotspot --time {time}"));
+            assert_eq!(warmup(&plan), Duration::from_millis(due_ms), "{time} s");
         }
     }
 

@@ -17,14 +17,11 @@ use crate::namespaces::Namespace;
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::ServiceProcess;
 
-/// Where a node is.
+/// A node by its name in the fabric, the namespace that its service runs in, and its address there.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePlace<'a> {
-    /// Its name in the fabric.
     pub(crate) name: String,
-    /// The namespace that its service runs in.
     pub(crate) namespace: &'a Namespace,
-    /// Its address there.
     pub(crate) address: Ipv4Addr,
 }
 
@@ -40,12 +37,10 @@ pub(crate) struct NodeServices {
 impl NodeServices {
     /// Starts a service for each of `nodes`, which are one fabric. Fabrics of different security fit into the same
     /// namespaces.
-    ///
-    /// # Errors
-    /// One line with the reason why a service has not begun.
     pub(crate) fn start(nodes: &[NodePlace], security: Security) -> Result<Self> {
         let scratch = ScratchDirectory::of(&nonce())?;
-        let udp_port = udp_port(security);
+        let is_encrypted = security == Security::Encrypted;
+        let udp_port = if is_encrypted { fabric::UDP_PORT } else { fabric::UDP_PORT + 1 };
         let configuration = |node: &NodePlace| scratch.path().join(format!("{}.etc", node.name));
         let mut members = Vec::new();
         let mut runtime_directories = Vec::new();
@@ -58,7 +53,6 @@ impl NodeServices {
             let address = ServiceAddress::Address((node.address, udp_port).into());
             members.push(Node { name: node.name.clone(), addresses: vec![address], key, is_bridge: false });
         }
-        let is_encrypted = security == Security::Encrypted;
         let fabric =
             Fabric { name: "laboratory".to_owned(), serial: 1, keeper: None, is_encrypted, nodes: members };
         let start = |(node, runtime_directory): (&NodePlace, &PathBuf)| {
@@ -81,14 +75,6 @@ impl NodeServices {
     /// The runtime directories of the nodes, in their order.
     pub(crate) fn runtime_directories(&self) -> &[PathBuf] {
         &self.runtime_directories
-    }
-}
-
-/// Services of both kinds may run in one namespace.
-fn udp_port(security: Security) -> u16 {
-    match security {
-        Security::Encrypted => fabric::UDP_PORT,
-        Security::Plain => fabric::UDP_PORT + 1,
     }
 }
 

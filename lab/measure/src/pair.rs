@@ -1,10 +1,10 @@
 //! A pair: two fresh processes and one measurement. Nothing stays behind.
 
 use std::io::BufReader;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::environment::boot_identity;
 use crate::placement::{Cores, Placement};
@@ -26,10 +26,7 @@ const CARRIED_REPEATS: u32 = 2;
 const CARRIED_LONGER: u32 = 4;
 
 /// Runs one fresh pair through its job. If its connections were not carried in time, because the service was held up,
-/// another pair takes its place.
-///
-/// # Errors
-/// One line from the end that failed first, after both have ended.
+/// another pair takes its place. An error is that of the end that failed first, after both have ended.
 pub fn run(job: &Job, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let mut job = job.clone();
     for _ in 0..CARRIED_REPEATS {
@@ -55,22 +52,18 @@ fn run_once(job: &Job, placement: &Placement, cores: Cores) -> Result<Outcomes> 
     }
     let _scratch_directory = scratch_directory(job)?;
     let preload = Preload::of(job)?;
-    let (sender, receiver) = channel();
-    let mut conversation =
-        Conversation { receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() };
+    let mut conversation = Conversation::of(job);
     let outcomes = match placement {
-        Placement::Threads => run_threads(job, cores, &sender, &mut conversation),
-        _ => run_two(job, placement, cores, preload.as_ref(), &sender, &mut conversation),
+        Placement::Threads => run_threads(job, cores, &mut conversation),
+        _ => run_two(job, placement, cores, preload.as_ref(), &mut conversation),
     };
     interrupt::check()?;
     let outcomes = outcomes?;
-    if let Some(preload) = preload {
-        preload.check(&outcomes)?;
-    }
+    preload.map_or(Ok(()), |preload| preload.check(&outcomes))?;
     Ok(outcomes)
 }
 
-/// The same job with a new cookie, so that nothing of an earlier pair is mistaken for part of this one.
+/// A copy of the job with a new cookie, so that nothing of an earlier pair is mistaken for part of this one.
 fn fresh(job: &Job) -> Job {
     let mut job = job.clone();
     match &mut job {
@@ -91,17 +84,11 @@ fn scratch_directory(job: &Job) -> Result<Option<ScratchDirectory>> {
     }
 }
 
-fn run_threads(
-    job: &Job,
-    cores: Cores,
-    sender: &Sender<Event>,
-    conversation: &mut Conversation,
-) -> Result<Outcomes> {
+fn run_threads(job: &Job, cores: Cores, conversation: &mut Conversation) -> Result<Outcomes> {
     let role = Role::Both { source_core: cores.source, target_core: cores.target };
-    let _worker = start(End::Source, job, role, Setting::default(), sender)?;
+    let _worker = conversation.start(End::Source, job, role, Setting::default())?;
     conversation.listening()?;
-    let (source, target) = conversation.outcomes()?;
-    Ok(Outcomes { source, target: Some(target), same_machine: true })
+    conversation.outcomes(true)
 }
 
 fn run_two(
@@ -109,50 +96,37 @@ fn run_two(
     placement: &Placement,
     cores: Cores,
     preload: Option<&Preload>,
-    sender: &Sender<Event>,
     conversation: &mut Conversation,
 ) -> Result<Outcomes> {
-    let source_role = |address| Role::Source { core: cores.source, address };
+    let (source_space, target_space) = placement.ends().map(|[source, target]| (source, target)).unzip();
+    let start_source = |address: String, conversation: &Conversation| {
+        let role = Role::Source { core: cores.source, address };
+        conversation.start(End::Source, job, role, Setting { namespace: source_space, preload })
+    };
+    let target_setting = Setting { namespace: target_space, preload };
     if !job.needs_target() {
-        let _source = start(End::Source, job, source_role(String::new()), Setting::default(), sender)?;
+        let _source = start_source(String::new(), conversation)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });
     }
-    let (source_space, target_space) = placement.ends().map(|[source, target]| (source, target)).unzip();
     if let Job::Web(plan) = job {
-        let guard = ServerGuard::start(plan, cores.target, Setting { namespace: target_space, preload })?;
-        let address = serde_json::to_string(guard.address())?;
-        let _source = start(
-            End::Source,
-            job,
-            source_role(address),
-            Setting { namespace: source_space, preload },
-            sender,
-        )?;
+        let guard = ServerGuard::start(plan, cores.target, target_setting)?;
+        let _source = start_source(serde_json::to_string(guard.address())?, conversation)?;
         // The client also reads the server's CPU account.
-        let (source, target) = conversation.outcomes()?;
-        let outcomes = Outcomes { source, target: Some(target), same_machine: true };
-        if let Some(preload) = preload {
-            // Read while the server still runs, because it reports which connections were carried.
-            preload.check(&outcomes)?;
-        }
+        let outcomes = conversation.outcomes(true)?;
+        // The server still runs, because it reports which connections were carried.
+        preload.map_or(Ok(()), |preload| preload.check(&outcomes))?;
         return Ok(outcomes);
     }
-    let _target = match placement {
-        Placement::Host(host) => Target::Remote(RemoteTarget::start(host, job, sender.clone())?),
+    // They keep the target alive.
+    let (_remote, _local) = match placement {
+        Placement::Host(host) => (Some(RemoteTarget::start(host, job, conversation.sender.clone())?), None),
         _ => {
             let role = Role::Target { core: cores.target };
-            Target::Local(start(
-                End::Target,
-                job,
-                role,
-                Setting { namespace: target_space, preload },
-                sender,
-            )?)
+            (None, Some(conversation.start(End::Target, job, role, target_setting)?))
         }
     };
     let (address, boot) = conversation.listening()?;
-    let setting = Setting { namespace: source_space, preload };
-    let _source = start(End::Source, job, source_role(address), setting, sender)?;
+    let _source = start_source(address, conversation)?;
     let same_machine = boot.is_some() && boot == boot_identity();
     if matches!(job, Job::Memory(_)) {
         // The target of a ceiling reports nothing but its end, which may come before or after the source's report.
@@ -162,65 +136,45 @@ fn run_two(
         }
         return Ok(Outcomes { source: outcome, target: None, same_machine });
     }
-    let (source, target) = conversation.outcomes()?;
-    Ok(Outcomes { source, target: Some(target), same_machine })
+    conversation.outcomes(same_machine)
 }
 
 /// Runs several connections of one port of the message layer at once: one process with the port, and one process at the
 /// other end of each connection.
-///
-/// # Errors
-/// As [`run`].
 pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
     interrupt::check()?;
     let job = fresh(&Job::Messages(plan.clone()));
     let _scratch_directory = scratch_directory(&job)?;
     let Job::Messages(plan) = &job else { bail!("only messages have a shared port") };
-    let until = Instant::now() + job.deadline() + GRACE;
-    let conversation = || {
-        let (sender, receiver) = channel();
-        (sender, Conversation { receiver, until, reported: Vec::new() })
-    };
     let end = shared_port::end(plan.test);
-    let (core, other_core) = match end {
-        End::Source => (cores.source, cores.target),
-        End::Target => (cores.target, cores.source),
-    };
-    let (port_sender, mut port_says) = conversation();
-    let start_port =
-        || start(end, &job, Role::SharedPort { core, connections }, Setting::default(), &port_sender);
+    let role = Role::SharedPort { core: *cores.of(end), connections };
+    let mut port = Conversation::of(&job);
+    let start_port = |port: &Conversation| port.start(end, &job, role.clone(), Setting::default());
     // The ends that connect start after those that listen.
     let mut address = String::new();
-    let mut port_worker = match end {
-        End::Target => Some(start_port()?),
-        End::Source => None,
-    };
-    if port_worker.is_some() {
-        address = port_says.listening()?.0;
+    let mut port_worker = None;
+    if end == End::Target {
+        port_worker = Some(start_port(&port)?);
+        address = port.listening()?.0;
     }
     let mut peers = Vec::new();
     for peer in 0..connections {
         let job = Job::Messages(Plan { peer_number: Some(peer), ..plan.clone() });
-        let (sender, says) = conversation();
         let (other, role) = match end {
-            End::Source => (End::Target, Role::Target { core: other_core }),
-            End::Target => (End::Source, Role::Source { core: other_core, address: address.clone() }),
+            End::Source => (End::Target, Role::Target { core: cores.target }),
+            End::Target => (End::Source, Role::Source { core: cores.source, address: address.clone() }),
         };
-        peers.push((start(other, &job, role, Setting::default(), &sender)?, says));
+        let conversation = Conversation::of(&job);
+        peers.push((conversation.start(other, &job, role, Setting::default())?, conversation));
     }
     if end == End::Source {
-        for (_, says) in &mut peers {
-            says.listening()?;
-        }
-        port_worker = Some(start_port()?);
+        peers.iter_mut().try_for_each(|(_, peer)| peer.listening().map(drop))?;
+        port_worker = Some(start_port(&port)?);
     }
     // The shared port reports all connections in their order. A peer that fails makes it fail.
-    let outcomes = peers.iter_mut().enumerate().map(|(peer, (_, says))| {
-        let other = says.outcome().with_context(|| format!("connection {peer}"));
-        other.and_then(|other| Ok((other, port_says.outcome()?)))
-    });
-    let outcomes = outcomes.map(|ends| {
-        let (other, own) = ends?;
+    let outcomes = peers.iter_mut().enumerate().map(|(number, (_, peer))| {
+        let other = peer.outcome().with_context(|| format!("connection {number}"))?;
+        let own = port.outcome()?;
         let (source, target) = if end == End::Source { (own, other) } else { (other, own) };
         Ok(Outcomes { source, target: Some(target), same_machine: true })
     });
@@ -230,14 +184,9 @@ pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Ve
     outcomes
 }
 
-/// Keeps the target alive.
-enum Target {
-    Local(#[expect(dead_code, reason = "its drop ends the process")] Worker),
-    Remote(#[expect(dead_code, reason = "its drop ends the connection")] RemoteTarget),
-}
-
 /// The parent's end of the workers' messages.
 struct Conversation {
+    sender: Sender<Event>,
     receiver: Receiver<Event>,
     until: Instant,
     /// Ends that have reported their outcome.
@@ -245,6 +194,19 @@ struct Conversation {
 }
 
 impl Conversation {
+    fn of(job: &Job) -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() }
+    }
+
+    /// Starts a worker, whose messages arrive here.
+    fn start(&self, end: End, job: &Job, role: Role, setting: Setting) -> Result<Worker> {
+        let (worker, output) = Worker::start(&Assignment { job: job.clone(), role }, setting)?;
+        let sender = self.sender.clone();
+        std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
+        Ok(worker)
+    }
+
     /// Waits for the address of the target, and its boot identity.
     fn listening(&mut self) -> Result<(String, Option<String>)> {
         match self.next()? {
@@ -260,24 +222,20 @@ impl Conversation {
         }
     }
 
-    /// Both ends' outcomes, source first.
-    fn outcomes(&mut self) -> Result<(Outcome, Outcome)> {
-        let (one, other) = (self.outcome()?, self.outcome()?);
-        match (one.end, other.end) {
-            (End::Source, End::Target) => Ok((one, other)),
-            (End::Target, End::Source) => Ok((other, one)),
-            (end, _) => bail!("the {end} reported twice"),
-        }
+    fn outcomes(&mut self, same_machine: bool) -> Result<Outcomes> {
+        let (source, target) = match (self.outcome()?, self.outcome()?) {
+            (one, other) if one.end == other.end => bail!("the {} reported twice", one.end),
+            (one, other) if one.end == End::Source => (one, other),
+            (one, other) => (other, one),
+        };
+        Ok(Outcomes { source, target: Some(target), same_machine })
     }
 
     fn next(&mut self) -> Result<WorkerMessage> {
         loop {
             let remaining = self.until.saturating_duration_since(Instant::now());
-            let event = match self.receiver.recv_timeout(remaining) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => bail!("the pair has not finished in time"),
-                Err(RecvTimeoutError::Disconnected) => bail!("both workers are gone"),
-            };
+            let event = self.receiver.recv_timeout(remaining);
+            let event = event.map_err(|_| anyhow!("the pair has not finished in time"))?;
             let end = event.end;
             match event.message {
                 Some(WorkerMessage::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
@@ -293,13 +251,4 @@ impl Conversation {
             }
         }
     }
-}
-
-/// Starts a worker whose messages go to `sender`.
-fn start(end: End, job: &Job, role: Role, setting: Setting, sender: &Sender<Event>) -> Result<Worker> {
-    let assignment = Assignment { job: job.clone(), role };
-    let (worker, output) = Worker::start(&assignment, setting)?;
-    let sender = sender.clone();
-    std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
-    Ok(worker)
 }

@@ -1,15 +1,15 @@
-//! Where the two ends of a pair run, and on which cores.
+//! The places and the cores of the two ends of a pair.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::fabric_pair::FabricPair;
 use crate::namespaces::{Namespace, Namespaces};
-use crate::plan::RuntimeDirectories;
+use crate::plan::{Ends, RuntimeDirectories};
 use crate::remote_target::Host;
 use crate::switched_network::SwitchedNetwork;
 
-/// Where the two ends of a pair run.
+/// The places where the two ends of a pair run.
 #[derive(Clone)]
 pub enum Placement {
     /// Two processes of this machine.
@@ -19,14 +19,7 @@ pub enum Placement {
     /// Two processes in two namespaces that are joined.
     Namespaces(Arc<Namespaces>),
     /// Two processes in two nodes of several that a switch joins.
-    Nodes {
-        /// All of them.
-        network: Arc<SwitchedNetwork>,
-        /// Where the source runs.
-        source: usize,
-        /// Where the target runs.
-        target: usize,
-    },
+    Nodes { network: Arc<SwitchedNetwork>, source: usize, target: usize },
     /// Two processes on two nodes of a fabric.
     Fabric(Arc<FabricPair>),
     /// The source on this machine, the target on another one.
@@ -46,10 +39,8 @@ impl Placement {
     /// The namespaces that were made for it.
     pub fn namespaces(&self) -> Vec<&Namespace> {
         match self {
-            Self::Namespaces(namespaces) => vec![&namespaces.source, &namespaces.target],
             Self::Nodes { network, .. } => network.nodes.iter().collect(),
-            Self::Fabric(pair) => vec![&pair.namespaces.source, &pair.namespaces.target],
-            _ => Vec::new(),
+            _ => self.ends().into_iter().flatten().collect(),
         }
     }
 
@@ -68,14 +59,14 @@ impl Placement {
         match self {
             Self::Namespaces(namespaces) => Some([&namespaces.source, &namespaces.target]),
             Self::Nodes { network, source, target } => {
-                Some([&network.nodes[*source], &network.nodes[*target]])
+                Some([*source, *target].map(|end| &network.nodes[end]))
             }
             Self::Fabric(pair) => Some([&pair.namespaces.source, &pair.namespaces.target]),
             _ => None,
         }
     }
 
-    /// Where the nodes of both ends have their sockets, if a fabric joins them.
+    /// The directories with the sockets of both ends' nodes, if a fabric joins them.
     pub fn runtime_directories(&self) -> Option<&RuntimeDirectories> {
         match self {
             Self::Fabric(pair) => Some(pair.runtime_directories()),
@@ -85,17 +76,16 @@ impl Placement {
 }
 
 /// The cores that the two ends are pinned to. Absent if an end is not pinned, or the other machine chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cores {
-    /// The source's.
-    pub source: Option<u32>,
-    /// The target's.
-    pub target: Option<u32>,
-}
+pub type Cores = Ends<Option<u32>>;
 
 impl Cores {
-    /// True if both are known and different.
+    /// Returns whether both are known and different.
     pub fn apart(self) -> bool {
         self.source.is_some() && self.target.is_some() && self.source != self.target
+    }
+
+    /// Those that are known.
+    pub fn known(self) -> impl Iterator<Item = u32> {
+        [self.source, self.target].into_iter().flatten()
     }
 }

@@ -1,14 +1,16 @@
 //! The messages between a session and its workers: the plan of a pair, and the reports of its ends.
 
-use std::fmt;
+use std::iter::Sum;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bywire_analysis::statistics::median;
 use bywire_results::cell::CpuEnd;
+use bywire_results::names;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::Blocks;
 use crate::memory;
 use crate::mpi::choice::Choice;
 use crate::options::Request;
@@ -29,7 +31,6 @@ pub struct Plan {
     /// The test.
     pub test: Test,
     /// The MPI implementation and its link (`mpi`).
-    #[serde(default)]
     pub mpi: Option<Choice>,
     /// Length of a message from source to target.
     pub size_bytes: u64,
@@ -41,8 +42,7 @@ pub struct Plan {
     pub warmup_blocks: u32,
     /// Blocks that are kept.
     pub blocks: u32,
-    /// Where the nodes of both ends have their sockets, if a fabric joins them (`msg` over `udp`).
-    #[serde(default)]
+    /// The directories with the sockets of both ends' nodes, if a fabric joins them (`msg` over `udp`).
     pub runtime_directories: Option<RuntimeDirectories>,
     /// Poll, instead of sleeping.
     pub spin: bool,
@@ -53,19 +53,13 @@ pub struct Plan {
     pub carriers: Vec<u32>,
     /// When the source begins its first kept block, by the machine's monotonic clock, so that several connections begin
     /// at once.
-    #[serde(default)]
     pub begin_ns: Option<u64>,
     /// The number of this connection among those of one shared port (`msg`).
-    #[serde(default)]
     pub peer_number: Option<u32>,
-    /// The injected slowdown of the source, in percent.
-    #[serde(default)]
-    pub slowdown_percent: u32,
     /// The address that the target listens on.
     pub bind: IpAddr,
     /// The only source address that the target accepts. Absent if both ends are on one machine. The address in a
     /// datagram can be forged, so this is the address of the TCP control connection.
-    #[serde(default)]
     pub source: Option<IpAddr>,
     /// A secret of the two ends, so that another program's connection is not mistaken for the source's.
     pub cookie: String,
@@ -77,13 +71,6 @@ pub struct Plan {
 const WARMUP_BLOCK_US_MAX: u64 = 100_000;
 
 impl Plan {
-    /// The same with other options.
-    pub fn with(&self, change: impl FnOnce(&mut Request)) -> Self {
-        let mut plan = self.clone();
-        change(&mut plan.request);
-        plan
-    }
-
     /// How long the source keeps each block of the warm-up going.
     pub fn warmup_block_us(&self) -> u64 {
         self.block_us.min(WARMUP_BLOCK_US_MAX)
@@ -123,58 +110,38 @@ pub struct Lengths {
 impl Lengths {
     /// The length that `end` sends.
     pub fn sent_by(self, end: End) -> usize {
-        match end {
-            End::Source => self.forward,
-            End::Target => self.back,
-        }
+        if end == End::Source { self.forward } else { self.back }
     }
 
     /// The length that `end` receives.
     pub fn received_by(self, end: End) -> usize {
-        match end {
-            End::Source => self.back,
-            End::Target => self.forward,
-        }
+        if end == End::Source { self.back } else { self.forward }
     }
 }
 
-/// An end of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum End {
-    /// Sends or requests.
-    Source,
-    /// Receives or responds.
-    Target,
+names! {
+    /// An end of a pair.
+    End, "end" { Source = "source": "sends or requests", Target = "target": "receives or responds", }
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Source => "source",
-            Self::Target => "target",
-        })
+/// A value of each end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends<T> {
+    /// The source's.
+    pub source: T,
+    /// The target's.
+    pub target: T,
+}
+
+impl<T> Ends<T> {
+    /// The value of `end`.
+    pub fn of(&self, end: End) -> &T {
+        if end == End::Source { &self.source } else { &self.target }
     }
 }
 
 /// The runtime directories of both nodes of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuntimeDirectories {
-    /// Of the source's node.
-    pub source: PathBuf,
-    /// Of the target's node.
-    pub target: PathBuf,
-}
-
-impl RuntimeDirectories {
-    /// The one of an end's node.
-    pub fn of(&self, end: End) -> &Path {
-        match end {
-            End::Source => &self.source,
-            End::Target => &self.target,
-        }
-    }
-}
+pub type RuntimeDirectories = Ends<PathBuf>;
 
 /// The measurement of a pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,19 +167,16 @@ impl Job {
         Duration::from_secs(seconds)
     }
 
-    /// False for ceilings that one process measures alone.
+    /// Returns whether it has a target. Some ceilings are measured by one process alone.
     pub fn needs_target(&self) -> bool {
-        match self {
-            Self::Messages(_) | Self::Web(_) => true,
-            Self::Memory(plan) => plan.spec.needs_target(),
-        }
+        !matches!(self, Self::Memory(plan) if !plan.spec.needs_target())
     }
 }
 
 /// A ceiling to be measured by one fresh process or pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryPlan {
-    /// What is measured.
+    /// The ceiling.
     pub spec: memory::Spec,
     /// How long each block takes.
     pub block_us: u64,
@@ -225,51 +189,38 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// A ceiling by these blocks.
+    pub(crate) fn of(spec: memory::Spec, blocks: &Blocks) -> Self {
+        let deadline_seconds = blocks.deadline_seconds();
+        let Blocks { block_us, warmup: warmup_blocks, kept: blocks } = *blocks;
+        Self { spec, block_us, warmup_blocks, blocks, deadline_seconds }
+    }
+
     /// A few short blocks after one of warm-up, because the first block finds nothing in the caches.
     pub fn short(test: memory::Test, block_us: u64, blocks: u32) -> Self {
         Self { spec: memory::Spec::new(test), block_us, warmup_blocks: 1, blocks, deadline_seconds: 30 }
     }
 }
 
-/// The line that a worker process reads from its standard input.
+/// The line that a worker process reads from its standard input: the work of the pair, and its own part of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Assignment {
-    /// The work of the pair.
-    pub job: Job,
-    /// The part of it that this process plays.
-    pub role: Role,
+pub(crate) struct Assignment {
+    pub(crate) job: Job,
+    pub(crate) role: Role,
 }
 
-/// The part that one worker process plays.
+/// The part that one worker process plays, and the cores to be pinned to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub(crate) enum Role {
     /// Listens, reports its address, answers.
-    Target {
-        /// The core to be pinned to.
-        core: Option<u32>,
-    },
-    /// Connects to the target and drives the test.
-    Source {
-        /// The core to be pinned to.
-        core: Option<u32>,
-        /// The address that the target reported.
-        address: String,
-    },
+    Target { core: Option<u32> },
+    /// Connects to the address that the target reported and drives the test.
+    Source { core: Option<u32>, address: String },
     /// One port with many peers (`msg`): the end that all connections share.
-    SharedPort {
-        /// The core to be pinned to.
-        core: Option<u32>,
-        /// The number of connections.
-        connections: u32,
-    },
+    SharedPort { core: Option<u32>, connections: u32 },
     /// Both ends as two threads of this process.
-    Both {
-        /// The source's core.
-        source_core: Option<u32>,
-        /// The target's core.
-        target_core: Option<u32>,
-    },
+    Both { source_core: Option<u32>, target_core: Option<u32> },
 }
 
 /// A message of a worker to its parent: one line of standard output.
@@ -289,7 +240,7 @@ pub enum WorkerMessage {
     Failed {
         /// Which end.
         end: End,
-        /// What failed, why, and what to do.
+        /// The failure, its cause, and what to do.
         reason: String,
     },
 }
@@ -320,8 +271,15 @@ pub struct Outcomes {
     pub source: Outcome,
     /// The target's side. `None` for ceilings.
     pub target: Option<Outcome>,
-    /// True when both ends ran under one kernel.
+    /// Whether both ends ran under one kernel.
     pub same_machine: bool,
+}
+
+impl Outcomes {
+    /// The source, and the target if there is one.
+    pub fn ends(&self) -> impl Iterator<Item = &Outcome> {
+        std::iter::once(&self.source).chain(&self.target)
+    }
 }
 
 /// The nanoseconds since a block began, and the operations that were complete by then.
@@ -339,6 +297,11 @@ impl Outcome {
             cpu_seconds: 0.0,
             details: Details::default(),
         }
+    }
+
+    /// The sum over its blocks.
+    pub fn sum<T: Sum>(&self, of: impl Fn(&Part) -> T) -> T {
+        self.blocks.iter().map(of).sum()
     }
 
     /// The median of its blocks' own readings. Absent if they have none.
@@ -375,7 +338,7 @@ pub struct Part {
     pub reading: Option<f64>,
     /// Round trips that were given up and repeated.
     pub lost: u64,
-    /// The progress of the block, at the end that counts of one of several connections: see [`crate::block_progress`].
+    /// The progress of the block, at the end that counts of one of several connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// Sends that the system refused and that were repeated.

@@ -11,14 +11,13 @@ use crate::namespaces::Namespace;
 use crate::plan::{Assignment, End, WorkerMessage};
 use crate::preload::Preload;
 
-/// A message of a worker, or its end.
+/// A message of a worker, or `None` when it has ended.
 pub(crate) struct Event {
     pub(crate) end: End,
-    /// `None` when the worker has ended.
     pub(crate) message: Option<WorkerMessage>,
 }
 
-/// Where and with which library a worker process is started, if that differs from this process.
+/// The surroundings that a worker process is started in, if they differ from those of this process.
 #[derive(Clone, Copy, Default)]
 pub struct Setting<'a> {
     /// Its network namespace.
@@ -33,9 +32,7 @@ impl Setting<'_> {
     /// # Errors
     /// The namespace has gone.
     pub fn prepare(&self, command: &mut Command) -> Result<()> {
-        if let Some(namespace) = self.namespace {
-            namespace.enter(command)?;
-        }
+        self.namespace.map_or(Ok(()), |namespace| namespace.enter(command))?;
         if let Some(preload) = self.preload {
             preload.prepare(command);
         }
@@ -58,17 +55,15 @@ impl Worker {
         let output = leader.child.stdout.take().context("a worker has no output")?;
         let line = serde_json::to_string(assignment)? + "\n";
         let mut input = leader.child.stdin.as_ref().context("a worker has no input")?;
-        input
-            .write_all(line.as_bytes())
-            .map_err(|error| anyhow!("a worker died before it began: {error}"))?;
+        let told = input.write_all(line.as_bytes());
+        told.map_err(|error| anyhow!("a worker died before it began: {error}"))?;
         Ok((Self { _leader: leader }, output))
     }
 }
 
 /// Forwards the messages of a worker until its end.
 pub(crate) fn listen(end: End, output: impl BufRead, sender: &Sender<Event>) {
-    for line in output.lines() {
-        let Ok(line) = line else { break };
+    for line in output.lines().map_while(Result::ok) {
         let message = serde_json::from_str(&line).unwrap_or_else(|error| WorkerMessage::Failed {
             end,
             reason: format!("its report is not valid: {error}"),

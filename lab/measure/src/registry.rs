@@ -16,171 +16,108 @@ pub use bywire_results::level::MEMORY;
 /// A name on the command line, and the line of help about it.
 pub type HelpRow = (&'static str, &'static str);
 
-/// Calls the macro `$then` with every level that carries messages: its name, its transport in `transport/` unless it
-/// has workers of its own, and its properties.
+/// Calls the macro `$then` with every level that carries messages: its name, its help, its transport in `transport/`
+/// unless it has workers of its own, and its properties.
 macro_rules! levels {
     ($then:ident) => {
         $then! {
-            /// The message layer.
-            Msg = "msg" [msg::Msg] Carrier {
+            Msg = "msg": "the message layer" [msg::Msg] Carrier {
                 links: message_link::Link::rows,
                 own_link: Some("shm"),
                 is_adaptive: true,
                 times_cacheline: true,
-                ..Carrier::of("the message layer")
+                ..Carrier::USUAL
             };
-            /// The kernel's Unix-domain sockets.
-            Unix = "unix" [unix::Unix] Carrier {
+            Unix = "unix": "the kernel's Unix-domain sockets" [unix::Unix] Carrier {
                 own_link: Some("unix"),
                 times_cacheline: true,
-                ..Carrier::of("the kernel's Unix-domain sockets")
+                ..Carrier::USUAL
             };
-            /// The kernel's TCP.
-            Tcp = "tcp" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::of("the kernel's TCP") };
-            /// The same calls of the same program, carried by the library of `bywire run`. The two differ only in how a
-            /// worker is started.
-            Sock = "sock" [tcp::Tcp] Carrier {
-                own_link: Some("shm"),
-                is_adaptive: true,
-                ..Carrier::of(
-                    "the program of tcp under `bywire run`: its connections are carried in memory",
-                )
-            };
-            /// The kernel's UDP.
-            Udp = "udp" [udp::Udp] Carrier {
+            Tcp = "tcp": "the kernel's TCP" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::USUAL };
+            // Its calls are those of tcp. The two differ only in how a worker is started.
+            Sock = "sock": "the program of tcp under `bywire run`: its connections are carried in memory"
+                [tcp::Tcp] Carrier { own_link: Some("shm"), is_adaptive: true, ..Carrier::USUAL };
+            Udp = "udp": "the kernel's UDP" [udp::Udp] Carrier {
                 is_ip: true,
                 is_lossy: true,
                 longest_bytes: DATAGRAM_BYTES_MAX,
-                ..Carrier::of("the kernel's UDP")
+                ..Carrier::USUAL
             };
-            /// MPI implementations, whose launcher starts the ranks.
-            Mpi = "mpi" [] Carrier {
-                tests: &[
-                    Test::Latency,
-                    Test::Stream,
-                    Test::Bidir,
-                    Test::Rr,
-                    Test::Nhalf,
-                    Test::Alltoall,
-                    Test::Allreduce,
-                ],
+            // Its launcher starts the ranks.
+            Mpi = "mpi": "MPI implementations as distributed, between ranks that poll" [] Carrier {
+                has: |test| {
+                    let with_two_ends = [Test::Latency, Test::Stream, Test::Bidir, Test::Rr, Test::Nhalf];
+                    test.kind().is_collective || with_two_ends.contains(&test)
+                },
                 links: mpi::Link::rows,
                 own_link: Some("shm"),
                 polls: true,
                 times_cacheline: true,
-                ..Carrier::of("MPI implementations as distributed, between ranks that poll")
+                ..Carrier::USUAL
             };
         }
     };
 }
 
-/// Calls the macro `$then` with every test of messages: its name, its workload in `workload/`, and its properties.
+/// Calls the macro `$then` with every test of messages: its name, its help, its workload in `workload/`, and its
+/// properties.
 macro_rules! tests {
     ($then:ident) => {
         $then! {
-            /// Half-RTT of a ping-pong with every round trip timed.
-            Latency = "latency" [latency::Latency] Kind {
-                shows_round_trips: true,
-                counts_transactions: true,
-                ..Kind::of("ping-pong: half of a round trip's time, every one timed (median, p90 to p99.9)")
-            };
-            /// One-way rate.
-            Stream = "stream" [stream::Stream]
-                Kind::one_way("one-way rate: payload received per second, with what it costs in CPU per KB");
-            /// Two-way summed rate.
-            Bidir = "bidir" [bidir::Bidir] Kind {
-                is_one_way: false,
-                ..Kind::one_way("two-way rate: both ends send at once; the sum of what arrives at both")
-            };
-            /// Transactions per second.
-            Rr = "rr" [latency::Rr] Kind {
-                unit: Unit::TransactionsPerSecond,
-                size_bytes: 1,
-                counts_transactions: true,
-                ..Kind::of("transactions per second: a request and its response, one at a time; CPU for each")
-            };
-            /// Host CPU per message.
-            Overhead = "overhead" [overhead::Overhead] Kind {
-                lanes: Lanes::WithControl,
-                ..Kind::of("host CPU per message inside the calls that send and receive, without waiting")
-            };
-            /// Half-RTT of short messages beside a long transfer.
-            Interleave = "interleave" [interleave::Interleave] Kind {
-                lanes: Lanes::BesideLong,
-                shows_round_trips: true,
-                polls: true,
-                ..Kind::of("half-RTT of short messages while a long transfer runs beside them")
-            };
-            /// The length that reaches half of the plateau.
-            Nhalf = "nhalf" [stream::Stream] Kind {
-                unit: Unit::Bytes,
-                size_bytes: 8,
-                ..Kind::one_way("N½: the length at half of the highest rate, by a sweep of streams over 18 lengths")
-            };
-            /// The parts of the time of one message.
-            Breakdown = "breakdown" [latency::Latency] Kind::of(
-                "where the half-RTT of a message goes: by differences between variants, and by samples of both cores",
-            );
-            /// Summed rate of several connections at once.
-            Streams = "streams" [stream::Stream] Kind {
-                is_multi_connection: true,
-                ..Kind::one_way(
-                    "several connections at once: the sum of their rates while all of them run, and fairness",
-                )
-            };
-            /// Half-RTT of each of several clients of one server.
-            Hotspot = "hotspot" [latency::Latency] Kind {
-                size_bytes: 1,
-                is_multi_connection: true,
-                shows_round_trips: true,
-                counts_transactions: true,
-                ..Kind::of("several clients of one core's servers: the mean half-RTT that each of them sees")
-            };
-            /// Summed rate of several senders to one receiver.
-            Fanin = "fanin" [stream::Stream] Kind {
-                is_multi_connection: true,
-                ..Kind::one_way("several senders to one node: the sum of their rates")
-            };
-            /// Summed rate of one sender to several receivers.
-            Fanout = "fanout" [stream::Stream] Kind {
-                is_multi_connection: true,
-                ..Kind::one_way("one node's senders to several others: the sum of their rates")
-            };
-            /// Time of an exchange among all ranks.
-            Alltoall = "alltoall" [collective::Collective]
-                Kind::collective("time of one MPI_Alltoall: every rank sends every rank a message of its own");
-            /// Time of a sum over all ranks.
-            Allreduce = "allreduce" [collective::Collective]
-                Kind::collective("time of one MPI_Allreduce: every rank gets the sums of what all of them have");
+            Latency = "latency": "ping-pong: half of a round trip's time, every one timed (median, p90 to p99.9)"
+                [latency::Latency]
+                Kind { shows_round_trips: true, counts_transactions: true, ..Kind::SHORT };
+            Stream = "stream": "one-way rate: payload received per second, with what it costs in CPU per KB"
+                [stream::Stream] Kind::ONE_WAY;
+            Bidir = "bidir": "two-way rate: both ends send at once; the sum of what arrives at both"
+                [bidir::Bidir] Kind { is_one_way: false, ..Kind::ONE_WAY };
+            Rr = "rr": "transactions per second: a request and its response, one at a time; CPU for each"
+                [latency::Rr] Kind {
+                    unit: Unit::TransactionsPerSecond,
+                    size_bytes: 1,
+                    counts_transactions: true,
+                    ..Kind::SHORT
+                };
+            Overhead = "overhead": "host CPU per message inside the calls that send and receive, without waiting"
+                [overhead::Overhead] Kind { lanes: Lanes::WithControl, ..Kind::SHORT };
+            Interleave = "interleave": "half-RTT of short messages while a long transfer runs beside them"
+                [interleave::Interleave]
+                Kind { lanes: Lanes::BesideLong, shows_round_trips: true, polls: true, ..Kind::SHORT };
+            Nhalf = "nhalf": "N½: the length at half of the highest rate, by a sweep of streams over 18 lengths"
+                [stream::Stream] Kind { unit: Unit::Bytes, size_bytes: 8, ..Kind::ONE_WAY };
+            Breakdown = "breakdown":
+                "where the half-RTT of a message goes: by differences between variants, and by samples of both cores"
+                [latency::Latency] Kind::SHORT;
+            Streams = "streams":
+                "several connections at once: the sum of their rates while all of them run, and fairness"
+                [stream::Stream] Kind { is_multi_connection: true, ..Kind::ONE_WAY };
+            Hotspot = "hotspot": "several clients of one core's servers: the mean half-RTT that each of them sees"
+                [latency::Latency] Kind {
+                    size_bytes: 1,
+                    is_multi_connection: true,
+                    shows_round_trips: true,
+                    counts_transactions: true,
+                    ..Kind::SHORT
+                };
+            Fanin = "fanin": "several senders to one node: the sum of their rates"
+                [stream::Stream] Kind { is_multi_connection: true, ..Kind::ONE_WAY };
+            Fanout = "fanout": "one node's senders to several others: the sum of their rates"
+                [stream::Stream] Kind { is_multi_connection: true, ..Kind::ONE_WAY };
+            Alltoall = "alltoall": "time of one MPI_Alltoall: every rank sends every rank a message of its own"
+                [collective::Collective] Kind { is_collective: true, ..Kind::SHORT };
+            Allreduce = "allreduce": "time of one MPI_Allreduce: every rank gets the sums of what all of them have"
+                [collective::Collective] Kind { is_collective: true, ..Kind::SHORT };
         }
     };
 }
 
 pub(crate) use {levels, tests};
 
-/// The tests between two ends at a time, which every level has but MPI.
-const POINT_TO_POINT: &[Test] = &[
-    Test::Latency,
-    Test::Stream,
-    Test::Bidir,
-    Test::Rr,
-    Test::Overhead,
-    Test::Interleave,
-    Test::Nhalf,
-    Test::Breakdown,
-    Test::Streams,
-    Test::Hotspot,
-    Test::Fanin,
-    Test::Fanout,
-];
-
 /// The properties of a level that carries messages.
 #[derive(Clone, Copy)]
 pub struct Carrier {
-    /// One line about it.
-    pub about: &'static str,
-    /// The tests that it has.
-    pub tests: &'static [Test],
+    /// Whether it has a test.
+    pub has: fn(Test) -> bool,
     /// The links that it can choose from, if any.
     pub links: fn() -> Vec<HelpRow>,
     /// The default link. Absent if it depends on where the ends run.
@@ -201,27 +138,22 @@ pub struct Carrier {
 
 impl Carrier {
     /// A level that has every test between two ends and one way to carry messages between two processes of one machine.
-    const fn of(about: &'static str) -> Self {
-        Self {
-            about,
-            tests: POINT_TO_POINT,
-            links: Vec::new,
-            own_link: None,
-            longest_bytes: SIZE_BYTES_MAX,
-            is_lossy: false,
-            is_ip: false,
-            is_adaptive: false,
-            polls: false,
-            times_cacheline: false,
-        }
-    }
+    const USUAL: Self = Self {
+        has: |test| !test.kind().is_collective,
+        links: Vec::new,
+        own_link: None,
+        longest_bytes: SIZE_BYTES_MAX,
+        is_lossy: false,
+        is_ip: false,
+        is_adaptive: false,
+        polls: false,
+        times_cacheline: false,
+    };
 }
 
 /// The properties of a test of messages.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// One line about it.
-    pub about: &'static str,
     /// The unit of its value.
     pub unit: Unit,
     /// The default length of a message, if the level supports it.
@@ -244,30 +176,21 @@ pub struct Kind {
 
 impl Kind {
     /// A test of single short messages.
-    const fn of(about: &'static str) -> Self {
-        Self {
-            about,
-            unit: Unit::Nanoseconds,
-            size_bytes: 8,
-            lanes: Lanes::One,
-            is_multi_connection: false,
-            is_one_way: false,
-            is_collective: false,
-            polls: false,
-            shows_round_trips: false,
-            counts_transactions: false,
-        }
-    }
-
-    /// A test of an operation of all ranks.
-    const fn collective(about: &'static str) -> Self {
-        Self { is_collective: true, ..Self::of(about) }
-    }
+    const SHORT: Self = Self {
+        unit: Unit::Nanoseconds,
+        size_bytes: 8,
+        lanes: Lanes::One,
+        is_multi_connection: false,
+        is_one_way: false,
+        is_collective: false,
+        polls: false,
+        shows_round_trips: false,
+        counts_transactions: false,
+    };
 
     /// A test of a one-way rate.
-    const fn one_way(about: &'static str) -> Self {
-        Self { unit: Unit::BytesPerSecond, size_bytes: 64 << 10, is_one_way: true, ..Self::of(about) }
-    }
+    const ONE_WAY: Self =
+        Self { unit: Unit::BytesPerSecond, size_bytes: 64 << 10, is_one_way: true, ..Self::SHORT };
 }
 
 /// The lanes between the two ends of a test.
@@ -282,10 +205,10 @@ pub enum Lanes {
 }
 
 macro_rules! level_names {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:tt)*] $carrier:expr;)+) => {
+    ($($variant:ident = $name:literal: $about:literal [$($transport:tt)*] $carrier:expr;)+) => {
         names! {
             /// A level that carries messages between two ends.
-            Level, "level" { $($(#[$doc])* $variant = $name,)+ }
+            Level, "level" { $($variant = $name: $about,)+ }
         }
 
         impl Level {
@@ -300,26 +223,29 @@ macro_rules! level_names {
 levels!(level_names);
 
 impl Level {
-    /// Checks that it has a test. `name` is the level of the request, whose messages this level carries.
-    ///
-    /// # Errors
-    /// It has no such test. The line lists those that it has.
-    pub fn check_test(self, name: &str, test: &str) -> Result<(), Misuse> {
-        let tests: Vec<&str> = self.carrier().tests.iter().map(|test| test.name()).collect();
-        match tests.contains(&test) {
-            true => Ok(()),
-            false => {
-                Err(Misuse(format!("level {name} has no test `{test}`: choose one of {}", tests.join(", "))))
-            }
+    /// Its tests, with their help.
+    fn tests(self) -> Vec<HelpRow> {
+        let has = self.carrier().has;
+        let rows = Test::rows().into_iter().zip(Test::ALL);
+        rows.filter(|(_, test)| has(**test)).map(|(row, _)| row).collect()
+    }
+
+    /// Fails if it has no such test, with those that it has. `name` is the level of the request, whose messages this level
+    /// carries.
+    pub(crate) fn check_test(self, name: &str, test: &str) -> Result<(), Misuse> {
+        let tests: Vec<&str> = self.tests().iter().map(|(test, _)| *test).collect();
+        if tests.contains(&test) {
+            return Ok(());
         }
+        Err(Misuse(format!("level {name} has no test `{test}`: choose one of {}", tests.join(", "))))
     }
 }
 
 macro_rules! test_names {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($workload:tt)*] $kind:expr;)+) => {
+    ($($variant:ident = $name:literal: $about:literal [$($workload:tt)*] $kind:expr;)+) => {
         names! {
             /// A test of a level that carries messages.
-            Test, "test" { $($(#[$doc])* $variant = $name,)+ }
+            Test, "test" { $($variant = $name: $about,)+ }
         }
 
         impl Test {
@@ -334,12 +260,12 @@ macro_rules! test_names {
 tests!(test_names);
 
 impl Test {
-    /// True if it has several connections at once.
+    /// Returns whether it has several connections at once.
     pub fn is_multi_connection(self) -> bool {
         self.kind().is_multi_connection
     }
 
-    /// True if the source sends as fast as it can and the target only reads.
+    /// Returns whether the source sends as fast as it can and the target only reads.
     pub fn is_one_way(self) -> bool {
         self.kind().is_one_way
     }
@@ -360,34 +286,19 @@ pub struct Row {
 
 /// Every level, in the order of its help.
 pub fn rows() -> Vec<Row> {
-    let words = |tests: &[Test]| tests.iter().map(|test| (test.name(), test.kind().about)).collect();
-    let memory = Row {
-        name: MEMORY,
-        about: "the machine itself: copies, cache lines, futexes, system calls",
-        tests: memory::Test::rows(),
-        links: Vec::new(),
-    };
-    let ethernet = Row {
-        name: ethernet::LEVEL,
-        about: "the kernel's TCP and UDP over Ethernet of the fabric, or over veth (requires root)",
-        tests: words(POINT_TO_POINT),
-        links: ethernet::Link::rows(),
-    };
-    let web = Row {
-        name: web::LEVEL,
-        about: "nginx and Apache as distributed, over persistent connections",
-        tests: web::Test::rows(),
-        links: web::Link::rows(),
-    };
-    let of_messages = |level: &Level| {
-        let Carrier { about, tests, links, .. } = level.carrier();
-        Row { name: level.name(), about, tests: words(tests), links: links() }
-    };
-    let mut rows: Vec<Row> = [memory].into_iter().chain(Level::ALL.iter().map(of_messages)).collect();
-    // After the levels whose messages it carries.
-    let carried = Level::ALL.iter().rposition(|level| level.carrier().is_ip).unwrap_or(0);
-    rows.insert(carried + 2, ethernet);
-    rows.push(web);
+    let row = |(name, about), tests, links| Row { name, about, tests, links };
+    let memory = (MEMORY, "the machine itself: copies, cache lines, futexes, system calls");
+    let mut rows = vec![row(memory, memory::Test::rows(), Vec::new())];
+    for (help, level) in Level::rows().into_iter().zip(Level::ALL) {
+        // Ethernet comes after the levels whose messages it carries.
+        if *level == Level::Mpi {
+            let about = "the kernel's TCP and UDP over Ethernet of the fabric, or over veth (requires root)";
+            rows.push(row((ethernet::LEVEL, about), Level::Tcp.tests(), ethernet::Link::rows()));
+        }
+        rows.push(row(help, level.tests(), (level.carrier().links)()));
+    }
+    let about = "nginx and Apache as distributed, over persistent connections";
+    rows.push(row((web::LEVEL, about), web::Test::rows(), web::Link::rows()));
     rows
 }
 
@@ -405,33 +316,7 @@ pub fn level(name: &str) -> Result<Row, Misuse> {
     row.ok_or_else(|| Misuse(unknown("level", name, &names())))
 }
 
-/// The level whose messages the ends exchange over Ethernet.
-pub fn spoken(protocol: ethernet::Protocol) -> Level {
-    match protocol {
-        ethernet::Protocol::Tcp => Level::Tcp,
-        ethernet::Protocol::Udp => Level::Udp,
-    }
-}
-
 /// Every test of any level, each once.
 pub fn all_tests() -> Vec<HelpRow> {
-    let mut tests: Vec<HelpRow> = Vec::new();
-    for test in rows().into_iter().flat_map(|level| level.tests) {
-        if !tests.contains(&test) {
-            tests.push(test);
-        }
-    }
-    tests
-}
-
-#[cfg(test)]
-mod checks {
-    use super::*;
-
-    #[test]
-    fn every_test_is_between_two_ends_or_of_all_ranks() {
-        for test in Test::ALL {
-            assert_ne!(POINT_TO_POINT.contains(test), test.kind().is_collective, "{test}");
-        }
-    }
+    [memory::Test::rows(), Test::rows(), web::Test::rows()].concat()
 }

@@ -8,12 +8,11 @@ use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
 use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
-use crate::multi_connection;
 use crate::options::{HERE, MTU_BYTES, Request};
 use crate::placement::{Cores, Placement};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::workload::{nhalf, overhead};
-use crate::{pin, size, slowdown, web};
+use crate::{multi_connection, pin, size, web};
 
 /// The default number of connections in tests with several.
 pub(crate) const CONNECTIONS: u32 = 4;
@@ -28,30 +27,28 @@ const CUT_OVER_BLOCKS: u32 = 8;
 /// The minimum time for each connection in a preset.
 const CROWD_SECONDS_EACH: f64 = 0.05;
 
+/// The maximum number of connections at once.
+const MANY_MAX: u64 = 64;
+
 /// The maximum number of idle peers.
-pub const NODES_MAX: u32 = 10_000;
+const NODES_MAX: u64 = 10_000;
 
 pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Result<()> {
-    let here = request.between.as_deref().is_none_or(|between| HERE.contains(&between));
     let links: Vec<&str> = (level.carrier().links)().into_iter().map(|(name, _)| name).collect();
     if let Some(link) = request.link.as_deref().filter(|link| !links.is_empty() && !links.contains(link)) {
         bail!("unknown link `{link}`: level {level} has {}", links.join(", "));
     }
     level.check_test(&request.level, test.name())?;
-    ensure!(
-        request.nodes.is_none_or(|nodes| nodes <= NODES_MAX),
-        "--nodes is out of bounds: give up to {NODES_MAX}"
-    );
-    ensure!(
-        request.connections.is_none_or(|connections| multi_connection::CONNECTIONS.contains(&connections)),
-        "--connections is out of bounds: give {} to {}",
-        multi_connection::CONNECTIONS.start(),
-        multi_connection::CONNECTIONS.end()
-    );
-    ensure!(
-        request.load.is_none_or(|threads| (1..=THREADS_MAX).contains(&threads)),
-        "--load is out of bounds: give 1 to {THREADS_MAX}"
-    );
+    let buffer_max = size::show(SIZE_BYTES_MAX);
+    for (name, value, permitted, words) in [
+        ("nodes", request.nodes.map(u64::from), 0..=NODES_MAX, format!("up to {NODES_MAX}")),
+        ("connections", request.connections.map(u64::from), 1..=MANY_MAX, format!("1 to {MANY_MAX}")),
+        ("load", request.load.map(u64::from), 1..=THREADS_MAX, format!("1 to {THREADS_MAX}")),
+        ("socket-buffer", request.socket_buffer_bytes, 0..=SIZE_BYTES_MAX, format!("up to {buffer_max}")),
+    ] {
+        let is_permitted = value.is_none_or(|value| permitted.contains(&value));
+        ensure!(is_permitted, "--{name} is out of bounds: give {words}");
+    }
     let connections = request.connections.unwrap_or(CONNECTIONS);
     ensure!(
         !test.is_multi_connection() || request.spin != Some(true) || connections == 1,
@@ -59,54 +56,37 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
          leave out --spin, or give --connections 1"
     );
     ensure!(
-        here || !test.is_multi_connection(),
+        request.is_here() || !test.is_multi_connection(),
         "{test} takes place on one machine: give --between {}",
         HERE.join(" or ")
-    );
-    ensure!(
-        request.socket_buffer_bytes.is_none_or(|bytes| bytes <= SIZE_BYTES_MAX),
-        "--socket-buffer is out of bounds: give up to {}",
-        size::show(SIZE_BYTES_MAX)
     );
     Ok(())
 }
 
 pub(crate) fn choose_cores(asked: Option<(u32, u32)>, placement: &Placement) -> Result<Cores> {
-    let (source, target) = match asked {
-        Some((source, target)) => {
-            let allowed = pin::allowed_cores();
-            for core in [source, target] {
-                ensure!(
-                    allowed.contains(&core),
-                    "core {core} is not among those that this process may use: choose from {allowed:?}"
-                );
-            }
-            ensure!(
-                source != target,
-                "both ends would take turns on core {source}: name two different ones of {allowed:?}, as in --cores 0,1"
-            );
-            (source, target)
+    let (source, target) = asked.unwrap_or_else(pin::two_cores);
+    if asked.is_some() {
+        let allowed = pin::allowed_cores();
+        if let Some(core) = [source, target].iter().find(|core| !allowed.contains(core)) {
+            bail!("core {core} is not among those that this process may use: choose from {allowed:?}");
         }
-        None => pin::two_cores(),
-    };
+        ensure!(
+            source != target,
+            "both ends would take turns on core {source}: name two different ones of {allowed:?}, as in --cores 0,1"
+        );
+    }
     Ok(Cores { source: Some(source), target: (!matches!(placement, Placement::Host(_))).then_some(target) })
 }
 
 pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Placement) -> Result<Plan> {
     let (carrier, kind) = (level.carrier(), test.kind());
     let longest = carrier.longest_bytes;
-    let size_bytes = request.size_bytes.unwrap_or(match carrier.is_lossy {
-        true => kind.size_bytes.min(DATAGRAM_BYTES),
-        false => kind.size_bytes,
-    });
-    let response_bytes = match test {
-        Test::Overhead => 1,
-        _ if test.is_one_way() => 1,
-        _ => request.response_bytes.unwrap_or(size_bytes),
-    };
-    for bytes in [size_bytes, response_bytes] {
-        ensure!(
-            (1..=longest).contains(&bytes),
+    let longest_usual = if carrier.is_lossy { DATAGRAM_BYTES } else { u64::MAX };
+    let size_bytes = request.size_bytes.unwrap_or(kind.size_bytes.min(longest_usual));
+    let has_responses = test != Test::Overhead && !test.is_one_way();
+    let response_bytes = if has_responses { request.response_bytes.unwrap_or(size_bytes) } else { 1 };
+    if let Some(bytes) = [size_bytes, response_bytes].iter().find(|bytes| !(1..=longest).contains(*bytes)) {
+        bail!(
             "a message of {bytes} bytes is out of bounds at level {level}: give a --size of 1 to {longest} bytes"
         );
     }
@@ -124,14 +104,11 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
         "overhead is measured up to {}: give a --size within that",
         size::show(overhead::BURST_BYTES_MAX)
     );
-    let streams = match test {
-        Test::Nhalf => nhalf::sizes(longest).len() as u32,
-        Test::Breakdown => VARIANTS,
-        _ => 1,
-    };
-    let blocks = match test.is_multi_connection() {
-        true => Blocks::whole(time(Some(request.time_seconds.unwrap_or(CROWD_SECONDS)), 1)?),
-        false => Blocks::within(time(request.time_seconds, streams)? / f64::from(streams)),
+    let streams = streams(test, longest);
+    let blocks = if test.is_multi_connection() {
+        Blocks::whole(time(request.time_seconds.or(Some(CROWD_SECONDS)), 1)?)
+    } else {
+        Blocks::within(time(request.time_seconds, streams)? / f64::from(streams))
     };
     Ok(Plan {
         request: Request {
@@ -154,7 +131,6 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
         carriers: placement.carriers().to_vec(),
         begin_ns: None,
         peer_number: None,
-        slowdown_percent: request.slowdown_percent.unwrap_or(0).min(slowdown::PERCENT_MAX),
         bind: placement.target_address(),
         source: None,
         // Each pair gets its own.
@@ -163,16 +139,15 @@ pub(crate) fn plan(request: &Request, level: Level, test: Test, placement: &Plac
     })
 }
 
-pub(crate) fn link(request: &Request, level: Level, placement: &Placement) -> Option<String> {
-    let link = match (level.carrier().own_link, placement) {
+pub(crate) fn link<'a>(request: &'a Request, level: Level, placement: &'a Placement) -> &'a str {
+    match (level.carrier().own_link, placement) {
         (Some(own), _) => request.link.as_deref().unwrap_or(own),
         (None, Placement::Processes | Placement::Threads) => "loopback",
         (None, Placement::Namespaces(namespaces)) => namespaces.link(),
         (None, Placement::Nodes { network, .. }) => network.link(),
         (None, Placement::Fabric(_)) => "udp",
         (None, Placement::Host(_)) => "network",
-    };
-    Some(link.to_owned())
+    }
 }
 
 /// The parameters of a cell: the given options in the words of the command line, and defaults for the others.
@@ -203,7 +178,27 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) 
     parameters
 }
 
-/// The same messages between two processes, without namespaces or links that would have to be made first.
+/// The parameters of a cell of a web server, with the server's configuration.
+pub(crate) fn web_parameters(request: &Request, plan: &web::Plan) -> Parameters {
+    let zipf = plan.test == web::Test::Zipf;
+    let resolved = Request {
+        server: Some(plan.server.name().to_owned()),
+        connections: Some(plan.connections),
+        alpha: zipf.then_some(plan.alpha),
+        rank: zipf.then(|| plan.rank.name().to_owned()),
+        documents: zipf.then_some(plan.documents),
+        seed: Some(plan.seed),
+        mtu_bytes: plan.link.frame_link().map(|_| request.mtu_bytes.unwrap_or(MTU_BYTES)),
+        ..request.clone()
+    };
+    let mut parameters = resolved.parameters();
+    parameters.insert("sendfile".to_owned(), "on".into());
+    parameters.insert("blocks".to_owned(), plan.blocks.into());
+    parameters.insert("block_us".to_owned(), plan.block_us.into());
+    parameters
+}
+
+/// A request for the same messages between two processes, without namespaces or links that would have to be made first.
 ///
 /// # Errors
 /// The request is not valid for the levels `eth` and `mpi`.
@@ -213,7 +208,7 @@ pub fn anywhere(request: &Request) -> Result<Request> {
         return Ok(Request { link, mtu_bytes, coalesce, segmentation, ..request.clone() });
     }
     let ethernet = Ethernet::asked(request)?.map(|ethernet| ethernet.protocol.name());
-    let mpi = Choice::asked(request)?.map(|_| Level::Tcp.name());
+    let mpi = Choice::asked(request)?.map(|_| "tcp");
     let level = ethernet.or(mpi).unwrap_or(&request.level);
     Ok(Request {
         link: request.link.clone().filter(|_| request.level == level && !request.joins_nodes()),
@@ -244,9 +239,26 @@ pub fn time_min_of(request: &Request) -> f64 {
     }
     // The ends of several connections take turns on a core. In each block, every end must have a turn.
     let turns = CROWD_SECONDS_EACH * f64::from(request.connections.unwrap_or(0));
-    turns.max(time_min(match request.test.as_str() {
-        sweep if sweep == Test::Nhalf.name() => nhalf::sizes(u64::MAX).len() as u32,
-        several if several == Test::Breakdown.name() => VARIANTS,
+    turns.max(time_min(request.test.parse().map_or(1, |test| streams(test, u64::MAX))))
+}
+
+/// The number of streams or variants that share the time of a cell, in messages of at most `longest` bytes.
+pub(crate) fn streams(test: Test, longest: u64) -> u32 {
+    match test {
+        Test::Nhalf => nhalf::sizes(longest).len() as u32,
+        Test::Breakdown => VARIANTS,
         _ => 1,
-    }))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The plan of a request in words, between two processes.
+    pub(crate) fn plan_of(words: &str) -> Plan {
+        let request = Request::of_words(words).unwrap();
+        let (level, test) = (request.level.parse().unwrap(), request.test.parse().unwrap());
+        plan(&request, level, test, &Placement::Processes).unwrap()
+    }
 }

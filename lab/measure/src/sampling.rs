@@ -52,10 +52,8 @@ pub struct Sampling {
 pub type Profile = BTreeMap<&'static str, u64>;
 
 impl Sampling {
-    /// Begins to sample each of `cores`, for about `expected_ns`.
-    ///
-    /// # Errors
-    /// This user is not allowed to, or the kernel has no such clock.
+    /// Begins to sample each of `cores`, for about `expected_ns`, if this user is allowed to and the kernel has the
+    /// clock.
     pub fn start(cores: &[u32], expected_ns: u64) -> Result<Self> {
         let period_ns = PERIOD_NS_MIN.max(expected_ns / (SAMPLES_MAX / 2));
         let start = |&core: &u32| -> io::Result<(u32, Sampler)> {
@@ -88,14 +86,12 @@ impl Sampling {
             let mut profile = Profile::new();
             while let Some(record) = sampler.next_record() {
                 let Ok(Record::Sample(sample)) = record.parse_record() else { continue };
-                let (Some(address), Some(process), Some(time_ns)) =
-                    (sample.ip(), sample.pid(), sample.time())
-                else {
-                    continue;
-                };
-                if spans.iter().any(|&(from, to)| (from..to).contains(&time_ns)) {
-                    let kind =
-                        if address >= KERNEL { symbols.kind(address) } else { processes.kind(process) };
+                let is_within = |time_ns: &u64| spans.iter().any(|&(from, to)| (from..to).contains(time_ns));
+                let kind = sample.time().filter(is_within).and_then(|_| match sample.ip()? {
+                    address @ KERNEL.. => Some(symbols.kind(address)),
+                    _ => Some(processes.kind(sample.pid()?)),
+                });
+                if let Some(kind) = kind {
                     *profile.entry(kind).or_default() += 1;
                 }
             }
@@ -105,12 +101,9 @@ impl Sampling {
     }
 }
 
-/// The processes, by their part in the measurement.
-#[derive(Clone, Debug, Default)]
+/// The processes, by their part in the measurement: the two ends, and those that carry the messages.
 pub struct Processes {
-    /// The two ends.
     pub ends: Vec<u32>,
-    /// The processes that carry the messages.
     pub carriers: Vec<u32>,
 }
 
@@ -128,14 +121,10 @@ impl Processes {
 pub struct Symbols(Vec<(u64, &'static str)>);
 
 impl Symbols {
-    /// The functions of the running kernel.
-    ///
-    /// # Errors
-    /// The kernel hides them from this user.
+    /// The functions of the running kernel, unless it hides them from this user.
     pub fn read() -> Result<Self> {
-        let text =
-            fs::read_to_string("/proc/kallsyms").context("the kernel's functions have no names here")?;
-        let symbols = Self::parse(&text);
+        let text = fs::read_to_string("/proc/kallsyms");
+        let symbols = Self::parse(&text.context("the kernel's functions have no names here")?);
         ensure!(
             symbols.0.iter().any(|symbol| symbol.0 >= KERNEL),
             "the kernel hides where its functions are: run as root, or set the sysctl kernel.kptr_restrict to 0"
@@ -183,22 +172,15 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_row_in_the_tables() {
-        for (kind, _) in NAMES {
-            assert!(KINDS.contains(&kind), "{kind}");
-        }
+        assert_eq!(NAMES.into_iter().find(|(kind, _)| !KINDS.contains(kind)), None);
     }
 
     #[test]
     fn a_busy_core_is_not_idle() {
         let core = crate::pin::allowed_cores()[0];
-        let sampling =
-            Symbols::read().and_then(|symbols| Ok((symbols, Sampling::start(&[core], 100_000_000)?)));
-        let (symbols, sampling) = match sampling {
-            Ok(both) => both,
-            Err(reason) => {
-                eprintln!("not run: {reason:#}");
-                return;
-            }
+        let both = Symbols::read().and_then(|symbols| Ok((symbols, Sampling::start(&[core], 100_000_000)?)));
+        let Ok((symbols, sampling)) = both.inspect_err(|reason| eprintln!("not run: {reason:#}")) else {
+            return;
         };
         let busy = std::thread::spawn(move || {
             crate::pin::pin_to(core).unwrap();
@@ -211,10 +193,8 @@ mod tests {
         let span = busy.join().unwrap();
         let processes = Processes { ends: vec![std::process::id()], carriers: Vec::new() };
         let profiles = sampling.within(&[span], &processes, &symbols);
-        let own = profiles[0].1.get(PROGRAM).copied().unwrap_or(0);
-        assert!(own > 100, "{profiles:?}");
+        let [own, idle] = [PROGRAM, IDLE].map(|kind| profiles[0].1.get(kind).copied().unwrap_or(0));
         // Some idle time is normal: a process with a share of a core is stopped at times.
-        let idle = profiles[0].1.get(IDLE).copied().unwrap_or(0);
-        assert!(idle < own, "{profiles:?}");
+        assert!(own > 100 && idle < own, "{profiles:?}");
     }
 }

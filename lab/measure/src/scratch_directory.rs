@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -64,10 +63,8 @@ impl ScratchDirectory {
         }
         // Another program may remove it as a leftover, but only before the lock is held.
         loop {
-            DirBuilder::new()
-                .mode(0o700)
-                .create(&path)
-                .with_context(|| format!("cannot make {}", path.display()))?;
+            let made = DirBuilder::new().mode(0o700).create(&path);
+            made.with_context(|| format!("cannot make {}", path.display()))?;
             if let Some(lock) = hold(&path)? {
                 return Ok(Self { path, _lock: lock });
             }
@@ -87,36 +84,29 @@ impl Drop for ScratchDirectory {
 fn hold(directory: &Path) -> Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match open(directory.join(LOCK_FILE), flags, Mode::from_raw_mode(0o600)) {
-        Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot write in {}", directory.display()));
-        }
+        opened => File::from(opened.with_context(|| format!("cannot write in {}", directory.display()))?),
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok((file.metadata()?.nlink() > 0).then_some(file)),
-        Err(Errno::AGAIN) => Ok(None),
-        Err(error) => Err(error).context("cannot take a lock"),
+        Err(Errno::AGAIN) => return Ok(None),
+        locked => locked.context("cannot take a lock")?,
     }
+    Ok((file.metadata()?.nlink() > 0).then_some(file))
 }
 
 /// Removes this user's directories in `parent`, of names that begin with `prefix`, that nobody holds.
 fn remove_left_over(parent: &Path, prefix: &str) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes())) {
-        // An error means that it belongs to another user, or that another program has taken it.
-        let _kept = remove_unheld(&entry.path());
+        // Links are not followed. In a sticky directory, no other user can replace our directory.
+        let found = fs::symlink_metadata(entry.path());
+        let user = rustix::process::geteuid().as_raw();
+        let is_ours = found.is_ok_and(|found| found.is_dir() && found.uid() == user);
+        if is_ours && let Ok(Some(_lock)) = hold(&entry.path()) {
+            // An error means that another program has taken it.
+            let _kept = fs::remove_dir_all(entry.path());
+        }
     }
-}
-
-fn remove_unheld(path: &Path) -> io::Result<()> {
-    // Links are not followed. In a sticky directory, no other user can replace our directory.
-    let found = fs::symlink_metadata(path)?;
-    let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    if is_ours && let Ok(Some(_lock)) = hold(path) {
-        fs::remove_dir_all(path)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -132,17 +122,14 @@ mod tests {
         for left in ["pair-killed", "pair-older", "other"] {
             fs::create_dir(at(left)).unwrap();
         }
-        fs::write(at("pair-killed").join(LOCK_FILE), "").unwrap();
-        fs::write(at("pair-killed").join("target"), "").unwrap();
+        for left in ["pair-killed/lock", "pair-killed/target", "pair-file"] {
+            fs::write(at(left), "").unwrap();
+        }
         std::os::unix::fs::symlink(at("other"), at("pair-link")).unwrap();
-        fs::write(at("pair-file"), "").unwrap();
         remove_left_over(parent.path(), "pair-");
-        let mut names: Vec<_> = fs::read_dir(parent.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["other", "pair-file", "pair-held", "pair-link"]);
+        let names = fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let names: BTreeSet<_> = names.map(|name| name.into_string().unwrap()).collect();
+        assert!(names.iter().eq(["other", "pair-file", "pair-held", "pair-link"]), "{names:?}");
         assert!(at("pair-held").join("target").exists());
         drop(held);
         assert!(!at("pair-held").exists());

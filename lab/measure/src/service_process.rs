@@ -1,8 +1,8 @@
 //! A service of this program that runs beside measurements: `bywire eth up` or `bywire up`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,60 +17,42 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// A running service in a process group of its own. Dropping it ends the group.
 #[derive(Debug)]
-pub(crate) struct ServiceProcess {
-    leader: Leader,
-    /// Its command, for people.
-    name: &'static str,
-}
+pub(crate) struct ServiceProcess(Leader);
 
 impl ServiceProcess {
     /// Starts `command`, known as `name`. It prints a line for each of its `parts`, which are ready when this returns.
     pub(crate) fn start(command: &mut Command, name: &'static str, parts: usize) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         crate::namespaces::end_with_this_thread(command);
-        let leader = Leader::start(command).with_context(|| format!("cannot start `{name}`"))?;
-        let mut service = Self { leader, name };
-        service.await_lines(parts)?;
-        Ok(service)
+        let mut leader = Leader::start(command).with_context(|| format!("cannot start `{name}`"))?;
+        let (said, complaints) = (lines(leader.child.stdout.take()), lines(leader.child.stderr.take()));
+        let until = Instant::now() + TIMEOUT;
+        for _ in 0..parts {
+            if let Err(error) = said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                let said = complaints.recv_timeout(LAST_WORDS);
+                let said = said.unwrap_or_else(|_| "it said nothing".to_owned());
+                let is_late = error == RecvTimeoutError::Timeout;
+                let what = if is_late { "is not ready in time" } else { "ended" };
+                bail!("`{name}` {what}: {}", said.trim_start_matches("bywire: "));
+            }
+        }
+        Ok(Self(leader))
     }
 
     /// Its process.
     pub(crate) fn process(&self) -> u32 {
-        self.leader.child.id()
+        self.0.child.id()
     }
+}
 
-    fn await_lines(&mut self, expected: usize) -> Result<()> {
-        let name = self.name;
-        let child = &mut self.leader.child;
-        let said = child.stdout.take().with_context(|| format!("`{name}` has no standard output"))?;
-        let complaints = child.stderr.take().with_context(|| format!("`{name}` has no standard error"))?;
-        // Its errors are read from the beginning, so that it never blocks on a full pipe; the first line tells the reason.
-        let (complain, complaint) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(complaints).lines().map_while(Result::ok) {
-                let _nobody_listens = complain.send(line);
-            }
-        });
-        let (sender, lines) = channel();
-        // Its later output is read too, so that it never blocks on a full pipe.
-        std::thread::spawn(move || {
-            for line in BufReader::new(said).lines().map_while(Result::ok) {
-                let _nobody_listens = sender.send(line);
-            }
-        });
-        let until = Instant::now() + TIMEOUT;
-        for _ in 0..expected {
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(_) => {}
-                Err(error) => {
-                    let said =
-                        complaint.recv_timeout(LAST_WORDS).unwrap_or_else(|_| "it said nothing".to_owned());
-                    let what =
-                        if error == RecvTimeoutError::Timeout { "is not ready in time" } else { "ended" };
-                    bail!("`{name}` {what}: {}", said.trim_start_matches("bywire: "));
-                }
-            }
+/// The lines of `output`, which is read to its end, so that the process never blocks on a full pipe.
+fn lines(output: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
+        for line in lines.map_while(Result::ok) {
+            let _nobody_listens = sender.send(line);
         }
-        Ok(())
-    }
+    });
+    receiver
 }

@@ -28,8 +28,8 @@ pub struct SlowedDown<E> {
 impl<E> SlowedDown<E> {
     /// Slows `end` down by `percent`.
     pub fn new(end: E, percent: u32) -> Self {
-        let clock = Clock::shared();
-        Self { end, share: f64::from(percent) / 100.0, clock, sent_ns: clock.now_ns(), begun: false }
+        let (clock, share) = (Clock::shared(), f64::from(percent.min(PERCENT_MAX)) / 100.0);
+        Self { end, share, clock, sent_ns: clock.now_ns(), begun: false }
     }
 
     fn delay(&mut self) {

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use bywire_command::exit_status::Misuse;
 use bywire_results::message_link::Security;
 
-use crate::ethernet::{Ethernet, FrameLink};
+use crate::ethernet::FrameLink;
 use crate::fabric_pair::FabricPair;
 use crate::namespaces::Namespaces;
 use crate::options::Request;
@@ -48,11 +48,9 @@ impl Topology {
     }
 
     fn host(&mut self, request: &Request, name: &str) -> Result<Placement> {
-        if !self.hosts.contains_key(name) {
-            let resolved = Arc::new(Host::resolve(name, request.credential.clone())?);
-            self.hosts.insert(name.to_owned(), resolved);
-        }
-        Ok(Placement::Host(Arc::clone(&self.hosts[name])))
+        let host =
+            opened(&mut self.hosts, name.to_owned(), || Host::resolve(name, request.credential.clone()));
+        host.map(Placement::Host)
     }
 
     /// Two nodes of a fabric, in namespaces with a cable between them, or this machine's node and another one's.
@@ -64,14 +62,9 @@ impl Topology {
             ))
         );
         if between != "namespaces" {
-            ensure!(
-                request.security.is_none() && request.nodes.is_none(),
-                Misuse(
-                    "between two machines the fabric file decides on encryption, and there are no idle peers: leave out \
-                     --security and --nodes"
-                        .to_owned()
-                )
-            );
+            let reason = "between two machines the fabric file decides on encryption, and there are no idle peers: leave \
+                          out --security and --nodes";
+            ensure!(request.security.is_none() && request.nodes.is_none(), Misuse(reason.to_owned()));
             let placement = self.host(request, between)?;
             check_cable(request, &placement)?;
             return Ok(placement);
@@ -80,11 +73,8 @@ impl Topology {
             request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse).map_err(Misuse::of)?;
         let cable = FrameLink::cable(request)?;
         let namespaces = self.joined(cable)?;
-        let pair = match self.fabrics.entry((cable, security)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Arc::new(FabricPair::open(namespaces, security)?)),
-        };
-        Ok(Placement::Fabric(Arc::clone(pair)))
+        let pair = opened(&mut self.fabrics, (cable, security), || FabricPair::open(namespaces, security));
+        pair.map(Placement::Fabric)
     }
 
     /// The nodes that a test with several connections requests. Makes them at first use.
@@ -94,7 +84,7 @@ impl Topology {
         level: Level,
         test: Test,
         between: &str,
-        ethernet: Option<&Ethernet>,
+        of_ethernet: Option<FrameLink>,
     ) -> Result<Option<Arc<SwitchedNetwork>>> {
         let Some(nodes) = request.nodes.filter(|_| test.is_multi_connection()) else {
             return Ok(None);
@@ -107,30 +97,30 @@ impl Topology {
                 request.level
             ))
         );
-        let frame_link =
-            ethernet.map_or_else(|| FrameLink::cable(request), |ethernet| Ok(ethernet.frame_link))?;
-        Ok(Some(match self.networks.entry((frame_link, nodes)) {
-            Entry::Occupied(known) => Arc::clone(known.get()),
-            Entry::Vacant(entry) => Arc::clone(entry.insert(Arc::new(frame_link.open_network(nodes)?))),
-        }))
-    }
-
-    pub(crate) fn ethernet(&mut self, frame_link: FrameLink) -> Result<Placement> {
-        self.namespaces(frame_link)
+        let frame_link = of_ethernet.map_or_else(|| FrameLink::cable(request), Ok)?;
+        opened(&mut self.networks, (frame_link, nodes), || frame_link.open_network(nodes)).map(Some)
     }
 
     /// The namespaces joined by this link. Makes them at first use.
-    fn namespaces(&mut self, frame_link: FrameLink) -> Result<Placement> {
+    pub(crate) fn namespaces(&mut self, frame_link: FrameLink) -> Result<Placement> {
         Ok(Placement::Namespaces(self.joined(frame_link)?))
     }
 
     fn joined(&mut self, frame_link: FrameLink) -> Result<Arc<Namespaces>> {
-        let pair = match self.namespaces.entry(frame_link) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Arc::new(frame_link.open()?)),
-        };
-        Ok(Arc::clone(pair))
+        opened(&mut self.namespaces, frame_link, || frame_link.open())
     }
+}
+
+/// The thing that is known by `key`, which `open` makes at first use.
+fn opened<K: Ord, T>(
+    known: &mut BTreeMap<K, Arc<T>>,
+    key: K,
+    open: impl FnOnce() -> Result<T>,
+) -> Result<Arc<T>> {
+    Ok(Arc::clone(match known.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => place.insert(Arc::new(open()?)),
+    }))
 }
 
 /// Refuses options of a veth pair where there is none.
@@ -141,11 +131,12 @@ fn check_cable(request: &Request, placement: &Placement) -> Result<()> {
         ("loss", request.loss_percent.is_some()),
         ("rate", request.rate_mbits.is_some()),
     ];
-    for (name, _) in of_cable.iter().filter(|(_, is_given)| *is_given) {
-        ensure!(
-            matches!(placement, Placement::Namespaces(_)),
-            Misuse(format!("--{name} applies to the link between namespaces: add --between namespaces"))
-        );
+    match of_cable.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) if !matches!(placement, Placement::Namespaces(_)) => {
+            bail!(Misuse(format!(
+                "--{name} applies to the link between namespaces: add --between namespaces"
+            )))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }

@@ -7,18 +7,17 @@ use std::io::{self, BufRead, Write};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
-use crate::memory;
 use crate::plan::{Assignment, End, Job, Level, MemoryPlan, Outcome, Part, Plan, Role, WorkerMessage};
 use crate::registry::levels;
 use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
-use crate::{disturbance, pin, shared_port, web, workload};
+use crate::{disturbance, memory, pin, shared_port, web, workload};
 
 /// Runs this process as a worker: reads one [`Assignment`], writes [`WorkerMessage`]s, and returns when its part is done.
 ///
@@ -34,16 +33,13 @@ pub fn run() -> Result<()> {
     }
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let deadline = assignment.job.deadline();
-    let end = match assignment.role {
-        Role::Target { .. } => End::Target,
-        Role::Source { .. } | Role::Both { .. } => End::Source,
-        Role::SharedPort { .. } => match &assignment.job {
-            Job::Messages(plan) => shared_port::end(plan.test),
-            _ => End::Target,
-        },
+    let end = match (&assignment.role, &assignment.job) {
+        (Role::SharedPort { .. }, Job::Messages(plan)) => shared_port::end(plan.test),
+        (Role::Target { .. } | Role::SharedPort { .. }, _) => End::Target,
+        (Role::Source { .. } | Role::Both { .. }, _) => End::Source,
     };
     std::thread::spawn(move || end_with_parent(end, deadline));
-    fulfil(&assignment, &tell_parent);
+    report(end, &tell_parent, || fulfil(&assignment, &tell_parent));
     Ok(())
 }
 
@@ -68,44 +64,52 @@ fn end_with_parent(end: End, deadline: Duration) {
             continue;
         }
         if ready == Ok(0) {
-            tell_parent(WorkerMessage::Failed {
-                end,
-                reason: format!("not finished after {} s", deadline.as_secs()),
-            });
+            let reason = format!("not finished after {} s", deadline.as_secs());
+            tell_parent(WorkerMessage::Failed { end, reason });
         }
         // After the assignment, only the end of the input can come.
         std::process::exit(3);
     }
 }
 
-fn fulfil(assignment: &Assignment, tell_parent: &TellParent) {
+/// Plays the assigned part. Returns the outcomes of this process, except those that other threads have reported.
+fn fulfil(assignment: &Assignment, tell_parent: &TellParent) -> Result<Vec<Outcome>> {
     match (&assignment.job, &assignment.role) {
-        (Job::Memory(plan), role) => measure_memory(plan, role, tell_parent),
-        (Job::Web(plan), role) => measure_web(plan, role, tell_parent),
+        (Job::Memory(plan), Role::Target { core }) => {
+            pin(*core)?;
+            let mut target = memory::Target::create(&plan.spec, *core)?;
+            tell_parent(listening(serde_json::to_string(&target.address())?));
+            target.serve()?;
+            Ok(vec![Outcome::of(End::Target)])
+        }
+        (Job::Memory(plan), Role::Source { core, address }) => {
+            pin(*core)?;
+            Ok(vec![memory_blocks(plan, *core, address)?])
+        }
+        (Job::Web(plan), Role::Source { core, address }) => {
+            pin(*core)?;
+            Ok(web::measure(plan, *core, &serde_json::from_str(address)?)?.into())
+        }
+        (Job::Memory(_) | Job::Web(_), _) => bail!("this measurement is between processes only"),
         (Job::Messages(plan), Role::SharedPort { core, connections }) => {
-            let played = pin(*core).and_then(|()| {
-                shared_port::run(plan, *core, *connections, |address| tell_parent(listening(address)))
-            });
-            match played {
-                Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(tell_parent),
-                Err(error) => tell_parent(failed(shared_port::end(plan.test), &error)),
-            }
+            pin(*core)?;
+            shared_port::run(plan, *core, *connections, |address| tell_parent(listening(address)))
         }
         (Job::Messages(plan), role) => match player(plan.level) {
             Some(play) => play(plan, role, tell_parent),
-            None => tell_parent(failed(End::Source, &anyhow!("level {} has workers of its own", plan.level))),
+            None => bail!("level {} has workers of its own", plan.level),
         },
     }
 }
 
 /// Plays a role of a plan.
-type Player = fn(&Plan, &Role, &TellParent);
+type Player = fn(&Plan, &Role, &TellParent) -> Result<Vec<Outcome>>;
 
 /// Sends a message to the parent.
 type TellParent = dyn Fn(WorkerMessage) + Sync;
 
 macro_rules! players {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal [$($transport:ident :: $type:ident)?] $carrier:expr;)+) => {
+    ($($variant:ident = $name:literal: $about:literal [$($transport:ident :: $type:ident)?] $carrier:expr;)+) => {
         /// Plays roles of that level, unless it has workers of its own.
         fn player(level: Level) -> Option<Player> {
             let player: &[Player] = match level {
@@ -118,19 +122,11 @@ macro_rules! players {
 
 levels!(players);
 
-fn play<T: Transport>(plan: &Plan, role: &Role, tell_parent: &TellParent) {
+fn play<T: Transport>(plan: &Plan, role: &Role, tell_parent: &TellParent) -> Result<Vec<Outcome>> {
     match role {
-        Role::Target { core } => {
-            report(End::Target, tell_parent, || {
-                play_target::<T>(plan, *core, |address| tell_parent(listening(address)))
-            });
-        }
-        Role::Source { core, address } => {
-            report(End::Source, tell_parent, || play_source::<T>(plan, *core, address));
-        }
-        Role::SharedPort { .. } => {
-            tell_parent(failed(End::Target, &anyhow!("only a port of the message layer has many peers")))
-        }
+        Role::Target { core } => play_target::<T>(plan, *core, |address| tell_parent(listening(address))),
+        Role::Source { core, address } => play_source::<T>(plan, *core, address),
+        Role::SharedPort { .. } => bail!("only a port of the message layer has many peers"),
         Role::Both { source_core, target_core } => std::thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             scope.spawn(move || {
@@ -140,23 +136,19 @@ fn play<T: Transport>(plan: &Plan, role: &Role, tell_parent: &TellParent) {
                     })
                 });
             });
-            if let Ok(address) = receiver.recv() {
-                tell_parent(listening(address.clone()));
-                report(End::Source, tell_parent, || play_source::<T>(plan, *source_core, &address));
-            }
+            // Without an address, the target has reported its failure.
+            let Ok(address) = receiver.recv() else { return Ok(Vec::new()) };
+            tell_parent(listening(address.clone()));
+            play_source::<T>(plan, *source_core, &address)
         }),
     }
 }
 
-fn report(end: End, tell_parent: &TellParent, part: impl FnOnce() -> Result<Outcome>) {
-    tell_parent(match part() {
-        Ok(outcome) => WorkerMessage::Outcome(outcome),
-        Err(error) => failed(end, &error),
-    });
-}
-
-fn failed(end: End, error: &anyhow::Error) -> WorkerMessage {
-    WorkerMessage::Failed { end, reason: format!("{error:#}") }
+fn report(end: End, tell_parent: &TellParent, part: impl FnOnce() -> Result<Vec<Outcome>>) {
+    match part() {
+        Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(tell_parent),
+        Err(error) => tell_parent(WorkerMessage::Failed { end, reason: format!("{error:#}") }),
+    }
 }
 
 fn listening(address: String) -> WorkerMessage {
@@ -167,66 +159,33 @@ fn play_target<T: Transport>(
     plan: &Plan,
     core: Option<u32>,
     listening: impl FnOnce(String),
-) -> Result<Outcome> {
+) -> Result<Vec<Outcome>> {
     pin(core)?;
     let (listener, address) = T::listen(plan)?;
     listening(address);
     let mut lanes = T::accept(listener, plan)?;
-    workload::run(plan, End::Target, core, &mut lanes)
+    Ok(vec![workload::run(plan, End::Target, core, &mut lanes)?])
 }
 
-fn play_source<T: Transport>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Outcome> {
+fn play_source<T: Transport>(plan: &Plan, core: Option<u32>, address: &str) -> Result<Vec<Outcome>> {
     pin(core)?;
     let mut lanes = T::connect(plan, address)?;
-    if plan.slowdown_percent > 0 {
-        let slowed_down = lanes.into_iter().map(|lane| SlowedDown::new(lane, plan.slowdown_percent));
-        return workload::run(plan, End::Source, core, &mut slowed_down.collect::<Vec<_>>());
-    }
-    workload::run(plan, End::Source, core, &mut lanes)
+    let outcome = if let Some(percent) = plan.request.slowdown_percent {
+        let slowed_down = lanes.into_iter().map(|lane| SlowedDown::new(lane, percent));
+        workload::run(plan, End::Source, core, &mut slowed_down.collect::<Vec<_>>())
+    } else {
+        workload::run(plan, End::Source, core, &mut lanes)
+    };
+    Ok(vec![outcome?])
 }
 
 fn pin(core: Option<u32>) -> Result<()> {
-    match core {
-        Some(core) => pin::pin_to(core).with_context(|| format!("cannot run on core {core}")),
-        None => Ok(()),
-    }
-}
-
-fn measure_web(plan: &web::Plan, role: &Role, tell_parent: &TellParent) {
-    let Role::Source { core, address } = role else {
-        return tell_parent(failed(End::Source, &anyhow!("a web server is a process of its own")));
-    };
-    let measured = pin(*core).and_then(|()| web::measure(plan, *core, &serde_json::from_str(address)?));
-    match measured {
-        Ok(outcomes) => outcomes.into_iter().map(WorkerMessage::Outcome).for_each(tell_parent),
-        Err(error) => tell_parent(failed(End::Source, &error)),
-    }
-}
-
-fn measure_memory(plan: &MemoryPlan, role: &Role, tell_parent: &TellParent) {
-    match role {
-        Role::Target { core } => report(End::Target, tell_parent, || {
-            pin(*core)?;
-            let mut target = memory::Target::create(&plan.spec, *core)?;
-            tell_parent(listening(serde_json::to_string(&target.address())?));
-            target.serve()?;
-            Ok(Outcome::of(End::Target))
-        }),
-        Role::Source { core, address } => report(End::Source, tell_parent, || {
-            pin(*core)?;
-            memory_blocks(plan, *core, address)
-        }),
-        Role::Both { .. } | Role::SharedPort { .. } => {
-            tell_parent(failed(End::Source, &anyhow!("level memory measures between processes only")))
-        }
-    }
+    core.map_or(Ok(()), |core| pin::pin_to(core).with_context(|| format!("cannot run on core {core}")))
 }
 
 fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<Outcome> {
-    let address: Option<memory::Address> = match address {
-        "" => None,
-        address => Some(serde_json::from_str(address)?),
-    };
+    let address = Some(address).filter(|address| !address.is_empty());
+    let address: Option<memory::Address> = address.map(serde_json::from_str).transpose()?;
     // The target does not know about blocks, so its CPU accounts are read here.
     let take = || {
         let target = address.as_ref().map(|target| Snapshot::of_thread(&target.thread, target.core));

@@ -277,7 +277,7 @@ fn the_help_of_measure_lists_levels_and_that_of_a_level_lists_tests_links_and_de
 fn the_help_of_bench_has_the_duration_of_each_preset() {
     let output = bywire(&["bench", "--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
-    for (name, _) in bywire_measure::preset::PRESETS {
+    for name in bywire_measure::preset::PRESETS.map(|preset| preset.name) {
         let line = help.lines().find(|line| line.starts_with(&format!("  {name} "))).expect(name);
         let minutes = line.split_once(" about ").and_then(|(_, rest)| rest.split_once(" min "));
         assert!(minutes.is_some_and(|(minutes, _)| minutes.parse::<u32>().is_ok()), "{line}");

@@ -17,7 +17,7 @@ use crate::registry::tests;
 use block_loop::{BlockLoop, Blocks, Results, Workload};
 
 macro_rules! played {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
+    ($($variant:ident = $name:literal: $about:literal [$module:ident :: $workload:ident] $kind:expr;)+) => {
         /// Plays `end` of the planned test over connected `lanes`. The calling thread is pinned to `core`. Fails with the
         /// error of a lane, or if an end has not kept step with the other.
         pub fn run<E: Endpoint>(plan: &Plan, end: End, core: Option<u32>, lanes: &mut [E]) -> Result<Outcome> {

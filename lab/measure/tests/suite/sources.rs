@@ -128,7 +128,7 @@ fn check_later(step: &str) -> Result<(), String> {
     let here = match step.split([' ', ',', ';', '.']).collect::<Vec<_>>()[..] {
         ["level", level, ..] => level == web::LEVEL || level.parse::<Level>().is_ok(),
         ["test", test, ..] => test.parse::<Test>().is_ok(),
-        ["preset", preset, ..] => PRESETS.iter().any(|(name, _)| *name == preset),
+        ["preset", preset, ..] => PRESETS.iter().any(|known| known.name == preset),
         _ => false,
     };
     if here { Err(format!("`{step}` is here already")) } else { Ok(()) }
