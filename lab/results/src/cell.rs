@@ -160,7 +160,6 @@ names! {
 }
 
 /// Most tests time what they measure.
-#[expect(clippy::derivable_impls, reason = "the macro has no default variant")]
 impl Default for Unit {
     fn default() -> Self {
         Self::Nanoseconds
