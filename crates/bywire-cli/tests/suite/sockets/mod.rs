@@ -64,6 +64,14 @@ impl Running {
     fn end(&mut self, what: &str) -> ExitStatus {
         eventually(what, || self.child.try_wait().expect("ours"))
     }
+
+    /// Interrupts the program until it ends. It may ignore that until it has begun to work.
+    fn interrupt(&mut self, what: &str) -> ExitStatus {
+        eventually(what, || {
+            self.signal("INT");
+            self.child.try_wait().expect("ours")
+        })
+    }
 }
 
 /// A directory with its own pairing service: programs of a test meet nobody else.
@@ -103,6 +111,14 @@ impl Fabric {
     /// The number of connections that were ever carried.
     fn carried_ever(&self) -> u64 {
         self.status()["carried_ever"].as_u64().expect("a number")
+    }
+
+    /// Starts a program that makes load, and waits until a connection of it is carried.
+    fn start_load(&self, load: &mut Command) -> Running {
+        let before = self.carried_ever();
+        let running = start(load);
+        eventually("load that is carried", || (self.carried_ever() > before).then_some(()));
+        running
     }
 }
 

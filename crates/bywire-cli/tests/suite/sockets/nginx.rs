@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
 use bywire_testing::eventually;
 
@@ -137,13 +136,11 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
     // Connections of workers that have changed their user too.
     assert!(carried >= 8, "{user} {carried} of 16 were carried: {}", nginx.fabric.status());
 
-    let mut load = start(&mut nginx.load(LOAD_SECONDS));
-    std::thread::sleep(Duration::from_millis(300));
+    let mut load = nginx.fabric.start_load(&mut nginx.load(LOAD_SECONDS));
     nginx.configure(user, "second");
     nginx.signal("HUP");
     eventually("the new configuration", || (nginx.mark() == "second").then_some(()));
-    load.signal("INT");
-    assert!(load.end("the load ends").success());
+    assert!(load.interrupt("the load ends").success());
     nginx.fetch(nginx.port);
 
     kill_a_worker(nginx);
@@ -158,14 +155,12 @@ fn kill_a_worker(nginx: &Nginx) {
     let children = || said(nginx.fabric.plain(&["pgrep", "-P", master.trim()]));
     // The workers from before the reload exit after their last connection.
     let before = eventually("two workers", || Some(children()).filter(|now| now.lines().count() == 2));
-    let mut load = start(&mut nginx.load(LOAD_SECONDS));
-    std::thread::sleep(Duration::from_millis(300));
+    let mut load = nginx.fabric.start_load(&mut nginx.load(LOAD_SECONDS));
     let first = before.lines().next().expect("a worker").to_owned();
     assert!(Command::new("kill").args(["-s", "KILL", &first]).status().expect("it runs").success());
     eventually("another worker", || {
         let now = children();
         (now.lines().count() == 2 && !now.lines().any(|worker| worker == first)).then_some(())
     });
-    load.signal("INT");
-    load.end("the load ends");
+    load.interrupt("the load ends");
 }

@@ -4,7 +4,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
 use super::languages::{serve, source};
 use super::{Fabric, Running, await_listener, port, said, start, write};
@@ -176,17 +175,14 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
     assert!(!told.contains("Non-2xx"), "{told}");
 
     let before = site.workers();
-    let mut load = start(&mut site.load(LOAD_SECONDS));
-    std::thread::sleep(Duration::from_millis(300));
+    let mut load = site.fabric.start_load(&mut site.load(LOAD_SECONDS));
     // The master executes itself again, with the listener that it has.
     site.signal("workers.pid", "USR2");
     site.await_other_workers(&before);
-    load.signal("INT");
-    assert!(load.end("the load ends").success());
+    assert!(load.interrupt("the load ends").success());
     check("after a reload");
 
-    let mut load = start(&mut site.load(LOAD_SECONDS));
-    std::thread::sleep(Duration::from_millis(300));
+    let mut load = site.fabric.start_load(&mut site.load(LOAD_SECONDS));
     let killed = eventually("a worker is killed", || {
         // It may end by itself, as it answers so many requests only.
         let worker = site.workers().into_iter().next()?;
@@ -194,8 +190,7 @@ fn phps_workers_behind_nginx_answer_reload_and_stop() {
         kill.success().then_some(worker)
     });
     site.await_other_workers(&[killed]);
-    load.signal("INT");
-    load.end("the load ends");
+    load.interrupt("the load ends");
     check("after a worker was killed");
 
     site.signal("workers.pid", "QUIT");
