@@ -38,12 +38,15 @@ const SETTLING_BLOCKS: usize = 1;
 /// Figures of one pair.
 pub type Samples = Vec<(Metric, f64)>;
 
+/// Makes what a contestant needs, and returns its work.
+type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Work>>;
+
 /// Something that can be measured by one fresh pair of processes at a time.
 pub struct Contestant {
     /// The command that measures it alone, for readers.
     pub command: String,
     expected: Duration,
-    prepare: Box<dyn FnOnce(&mut Topology) -> Result<Work>>,
+    prepare: Prepare,
 }
 
 /// The source of a contestant's pairs.

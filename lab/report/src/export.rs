@@ -67,8 +67,11 @@ pub fn tables(session: &Session) -> Vec<File> {
     files
 }
 
+/// A column of the table of ways: its name and its value.
+type WayColumn = (&'static str, fn(&Way) -> Option<f64>);
+
 /// The columns of each way's figures after its name.
-const WAY_COLUMNS: [(&str, fn(&Way) -> Option<f64>); 8] = [
+const WAY_COLUMNS: [WayColumn; 8] = [
     ("half_rtt_ns", |way| Some(way.short("latency")?.value)),
     ("one_way_bytes_per_second", |way| Some(way.highest("stream")?.value)),
     ("n_half_bytes", |way| Some(way.n_half()?.bytes)),

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_contestant_that_did_not_run_has_a_reason_and_the_others_have_results() {
-        let cases: [(&str, fn(&Figures) -> String, &[&str]); 6] = [
+        type Case = (&'static str, fn(&Figures) -> String, &'static [&'static str]);
+        let cases: [Case; 6] = [
             ("ucx", |figures| page(&messages::PART, figures), &["| not measured: not there |"]),
             (
                 "iperf3 vde",

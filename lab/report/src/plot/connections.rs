@@ -51,7 +51,7 @@ fn limits(ways: &[Way], test: &str) -> Vec<String> {
         let cells = connections(way, test);
         let mut limited = cells.iter().filter_map(|(count, cell)| Some((count, cell.details.limited_by()?)));
         let first = limited.next()?;
-        let (_, said) = limited.last().unwrap_or(first);
+        let (_, said) = limited.next_back().unwrap_or(first);
         Some(format!("{} {test}, from {} on: {said}.", way.label, first.0))
     };
     ways.iter().filter_map(of_way).collect()
