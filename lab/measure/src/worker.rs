@@ -19,7 +19,7 @@ use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
 use crate::{disturbance, memory, pin, shared_port, web, workload};
 
-/// Runs this process as a worker: reads one [`Assignment`], writes [`WorkerMessage`]s, and returns when its part is done.
+/// Runs this process as a worker: reads one assignment, writes messages to its parent, and returns when its part is done.
 ///
 /// # Errors
 /// The assignment is invalid. Later failures are reported to the parent.
