@@ -5,16 +5,16 @@ A line of FILE is an outcome and a test's name, which is its path below the dire
 import concurrent.futures
 import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 
+sys.dont_write_bytecode = True
+import outcomes  # noqa: E402
+
 FILE, NODE, *TESTS = sys.argv[1:]
 FILE = os.path.abspath(FILE)
-TEST_S = 60
 AT_ONCE = 2
-NOTING = threading.Lock()
+TAKING = threading.Lock()
 # Ports and a directory for temporary files follow from a test's number.
 NUMBERS = list(range(AT_ONCE))
 
@@ -22,30 +22,18 @@ NUMBERS = list(range(AT_ONCE))
 def run(name):
     with open(name, errors="replace") as source:
         flags = re.search(r"^// Flags: (.*)$", source.read(), re.M)
-    with NOTING:
+    with TAKING:
         number = NUMBERS.pop()
     command = [NODE, *(flags[1].split() if flags else []), name]
     environment = dict(os.environ, TEST_THREAD_ID=str(number), TEST_SERIAL_ID=str(number))
-    test = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        said, _ = test.communicate(timeout=TEST_S)
-        outcome = "failed" if test.returncode else "skipped" if said.startswith(b"1..0 # Skipped") else "passed"
-    except subprocess.TimeoutExpired:
-        said, outcome = b"", "failed"
-    finally:
-        # A test that is over may have left others, which are nobody's.
-        try:
-            os.killpg(test.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        test.wait()
-    with NOTING:
+    status, said = outcomes.run(command, env=environment)
+    if status or said is None:
+        outcome = "failed"
+    else:
+        outcome = "skipped" if said.startswith(b"1..0 # Skipped") else "passed"
+    with TAKING:
         NUMBERS.append(number)
-        with open(FILE, "a") as file:
-            file.write(f"{outcome} {name}\n")
-        if outcome == "failed":
-            print(f"--- {name}: {test.returncode}\n{said.decode(errors='replace')}", flush=True)
+    outcomes.note(FILE, name, outcome, status, said)
 
 
 # Some of Node's own have to be alone.

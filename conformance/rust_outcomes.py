@@ -8,18 +8,17 @@ import concurrent.futures
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
-import threading
+
+sys.dont_write_bytecode = True
+import outcomes  # noqa: E402
 
 FILE, *WORDS = sys.argv[1:]
 END = WORDS.index("--") if "--" in WORDS else len(WORDS)
 PROGRAMS = [word.split(":", 1) for word in WORDS[:END]]
 WANTED = set(WORDS[END + 1:])
-TEST_S = 60
 AT_ONCE = 2
-NOTING = threading.Lock()
 
 
 def tests_of(folder, program):
@@ -32,25 +31,12 @@ def tests_of(folder, program):
 
 def run(test):
     folder, program, name, noted = test
-    running = subprocess.Popen([program, "--exact", name, "--test-threads=1"], cwd=folder, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        said, _ = running.communicate(timeout=TEST_S)
-        outcome = "failed" if running.returncode else "skipped" if b" 1 ignored;" in said else "passed"
-    except subprocess.TimeoutExpired:
-        said, outcome = b"not at an end", "failed"
-    finally:
-        # A test that is over may have left others, which are nobody's.
-        try:
-            os.killpg(running.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        running.wait()
-    with NOTING:
-        with open(FILE, "a") as file:
-            file.write(f"{outcome} {noted}\n")
-        if outcome == "failed":
-            print(f"--- {noted}: {running.returncode}\n{said.decode(errors='replace')}", flush=True)
+    status, said = outcomes.run([program, "--exact", name, "--test-threads=1"], cwd=folder)
+    if status or said is None:
+        outcome = "failed"
+    else:
+        outcome = "skipped" if b" 1 ignored;" in said else "passed"
+    outcomes.note(FILE, noted, outcome, status, said)
 
 
 FILE = os.path.abspath(FILE)
