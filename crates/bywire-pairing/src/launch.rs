@@ -141,8 +141,10 @@ impl Launch {
     /// # Errors
     /// [`LaunchError::Service`].
     pub fn found_service(&self, command: &Path) -> Result<(), LaunchError> {
-        if query(&self.service).is_ok() {
-            return Ok(());
+        match query(&self.service) {
+            Ok(_) => return Ok(()),
+            Err(other @ QueryError::OtherVersion) => return Err(LaunchError::Service(other.to_string())),
+            Err(QueryError::Absent | QueryError::Silent) => {}
         }
         let mut command = Command::new(command);
         command.arg(SERVICE).arg(DETACH);
@@ -150,10 +152,8 @@ impl Launch {
         parent.wait().map_err(|cause| LaunchError::Service(cause.to_string()))?;
         // The service goes on while a process runs that has asked it, and this one is about to be the program.
         // It listens, so the program has it even if the answer is late.
-        match query(&self.service) {
-            Err(other @ QueryError::OtherVersion) => Err(LaunchError::Service(other.to_string())),
-            Ok(_) | Err(QueryError::Absent | QueryError::Silent) => Ok(()),
-        }
+        let _answer = query(&self.service);
+        Ok(())
     }
 
     /// Starts the service of `command`, which has no arguments yet, and waits until it listens. The caller has to end
