@@ -12,7 +12,7 @@ const VARIABLE: &str = "BYWIRE_TESTS";
 pub enum Tier {
     /// A change under way: minutes.
     Quick,
-    /// What lands: every promise, by as many draws as a quarter of an hour allows.
+    /// A change that is about to land: every promise, by as many draws as a quarter of an hour allows.
     All,
     /// A release: hours.
     Soak,

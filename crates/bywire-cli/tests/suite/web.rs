@@ -312,7 +312,7 @@ fn an_interrupted_session_keeps_finished_measurements() {
         let mut running = bywire(directory.path(), &all).spawn().unwrap();
         let place = Path::new(session);
         let has_cell = || match Tier::current() {
-            // Of a group whose cells have all their pairs.
+            // Its group has all pairs of its cells.
             Tier::Soak => {
                 fs::read_to_string(place.join("cells.jsonl")).is_ok_and(|text| text.contains("\"web-"))
             }
