@@ -16,6 +16,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::os::per_thread::per_thread;
+
 /// Notes that a family may have at once.
 const PLACES: usize = 1 << 12;
 /// The entry of a killed process whose counts only some processes can take back.
@@ -101,10 +103,9 @@ pub struct Reaper<'a> {
     pub count_out: &'a dyn Fn(Counted),
 }
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
-    /// The places that this thread used last. A thread that sleeps in a set needs two.
-    static LAST: [Cell<u32>; 2] = const { [const { Cell::new(NOWHERE) }; 2] };
+per_thread! {
+    /// The places that this thread used last. A thread that sleeps in a set needs two. It begins with [`NOWHERE`].
+    static LAST: [Cell<u32>; 2], "bywire_thread_places"
 }
 
 impl Notes {

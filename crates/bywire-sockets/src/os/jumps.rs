@@ -10,6 +10,7 @@
 use core::cell::Cell;
 
 use crate::os::errno;
+use crate::os::per_thread::{Zeroed, per_thread};
 use crate::os::signal_deferral::{self, THREAD};
 
 /// Notes of one thread at once. A call makes a few, and so does a handler that interrupts it. A jump leaks what is not
@@ -38,27 +39,15 @@ struct Note {
     serial: Cell<u64>,
     /// The position of its call on the stack.
     place: Cell<usize>,
-    give_back: Cell<GiveBack>,
+    /// [`GiveBack::left`]; `None`: the place was never used.
+    left: Cell<Option<fn(usize)>>,
+    argument: Cell<usize>,
 }
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
-    static NOTES: Notes = const {
-        Notes {
-            count: Cell::new(0),
-            notes: [const {
-                Note {
-                    serial: Cell::new(0),
-                    place: Cell::new(0),
-                    give_back: Cell::new(GiveBack { ends: nothing, left: nothing, argument: 0 }),
-                }
-            }; NOTES_MAX],
-            serial: Cell::new(0),
-        }
-    };
-}
+// SAFETY: zeros are numbers, and no function.
+unsafe impl Zeroed for Notes {}
 
-fn nothing(_: usize) {}
+per_thread!(static NOTES: Notes, "bywire_thread_notes");
 
 /// Something that a call has taken, until dropped.
 pub struct Noted {
@@ -142,7 +131,8 @@ impl Notes {
         self.serial.set(serial);
         note.serial.set(serial);
         note.place.set(place);
-        note.give_back.set(give_back);
+        note.left.set(Some(give_back.left));
+        note.argument.set(give_back.argument);
         self.count.set(index + 1);
         Noted { index, serial, give_back }
     }
@@ -153,9 +143,9 @@ impl Notes {
 
     /// Releases what was noted last, by a call that was left. The caller has deferred handlers.
     fn forget_last(&self) {
-        if let Some(give_back) = self.last().map(|last| last.give_back.get()) {
+        if let Some((left, argument)) = self.last().map(|last| (last.left.get(), last.argument.get())) {
             self.count.set(self.count.get() - 1);
-            (give_back.left)(give_back.argument);
+            left.into_iter().for_each(|left| left(argument));
         }
     }
 

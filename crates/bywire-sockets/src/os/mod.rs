@@ -9,6 +9,7 @@ pub mod kernel;
 pub mod machine_code;
 pub mod objects;
 pub mod own_call;
+pub mod per_thread;
 pub mod pid;
 pub mod real;
 pub mod sanitizer;

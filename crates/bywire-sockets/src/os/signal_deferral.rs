@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{siginfo_t, sigset_t};
 
 use crate::os::errno;
+use crate::os::per_thread::{Zeroed, per_thread};
 
 /// What handlers and the calls that they interrupt tell each other.
 pub struct Thread {
@@ -30,20 +31,12 @@ pub struct Thread {
     pub mask: UnsafeCell<MaybeUninit<sigset_t>>,
 }
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
-    pub static THREAD: Thread = const {
-        Thread {
-            held: Cell::new(0),
-            is_waiting: Cell::new(false),
-            number: Cell::new(0),
-            process: Cell::new(0),
-            is_interrupted: AtomicU32::new(0),
-            stack: Cell::new((0, 0)),
-            information: UnsafeCell::new(MaybeUninit::uninit()),
-            mask: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    };
+// SAFETY: zeros are numbers and `false`, and what may be uninitialised may be zeros.
+unsafe impl Zeroed for Thread {}
+
+per_thread! {
+    /// This thread's.
+    pub static THREAD: Thread, "bywire_thread"
 }
 
 /// Begins a call of the program that a handler may end.

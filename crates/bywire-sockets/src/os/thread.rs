@@ -2,10 +2,9 @@
 
 use core::cell::Cell;
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variable allocates and registers nothing.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
-}
+use crate::os::per_thread::per_thread;
+
+per_thread!(static THREAD: Cell<u32>, "bywire_thread_number");
 
 /// This thread's number. The kernel is asked once.
 pub fn number() -> u32 {

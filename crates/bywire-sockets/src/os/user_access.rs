@@ -8,19 +8,18 @@
 
 use core::cell::Cell;
 
+use crate::os::per_thread::per_thread;
 use crate::os::{errno, own_call, real};
 
 const PAGE_BYTES: usize = 4096;
 /// Cached pages of a thread.
 const KNOWN: usize = 8;
-/// No address is in this page. The first page is one that programs ask about.
-const NO_PAGE: usize = usize::MAX;
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variables allocate and register nothing.
-    static PAGES: [Cell<usize>; KNOWN] = const { [const { Cell::new(NO_PAGE) }; KNOWN] };
-    static NEXT: Cell<usize> = const { Cell::new(0) };
+per_thread! {
+    /// The complements of the pages' numbers. 0, with which it begins, is that of a page without addresses.
+    static PAGES: [Cell<usize>; KNOWN], "bywire_thread_pages"
 }
+per_thread!(static NEXT: Cell<usize>, "bywire_thread_next_page");
 
 /// Whether an array of this many values can be read, as far as the library may ask. A null pointer never can.
 #[inline]
@@ -44,7 +43,7 @@ pub fn readable_bytes(first: *const u8, count: usize) -> usize {
 
 #[inline]
 fn is_readable(page: usize) -> bool {
-    PAGES.with(|pages| pages.iter().any(|known| known.get() == page)) || ask(page)
+    PAGES.with(|pages| pages.iter().any(|known| known.get() == !page)) || ask(page)
 }
 
 /// Asks by a system call that reads a set of signals from the address and then fails without an effect.
@@ -65,7 +64,7 @@ fn ask(page: usize) -> bool {
     if number == libc::EFAULT {
         return false;
     }
-    let next = NEXT.replace((NEXT.get() + 1) % KNOWN);
-    PAGES.with(|pages| pages.get(next).map(|place| place.set(page)));
+    let next = NEXT.with(|next| next.replace((next.get() + 1) % KNOWN));
+    PAGES.with(|pages| pages.get(next).map(|place| place.set(!page)));
     true
 }

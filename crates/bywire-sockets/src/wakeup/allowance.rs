@@ -10,20 +10,16 @@ const KEPT_NS: u64 = 60_000;
 /// A loss that is not covered is followed by a rest of this many times its length.
 pub const REST_FACTOR: u64 = 50;
 
-/// The account of one thread.
-#[derive(Clone, Copy, Debug)]
+/// The account of one thread. It begins as the default, all zeros.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Allowance {
-    kept_ns: u64,
+    /// Time that was lost, and that spinning has not saved since: at most [`KEPT_NS`].
+    owed_ns: u64,
     /// 0: the thread does not rest.
     rests_until_ns: u64,
 }
 
 impl Allowance {
-    /// The account of a thread that has not spun yet.
-    pub const fn new() -> Self {
-        Self { kept_ns: KEPT_NS, rests_until_ns: 0 }
-    }
-
     /// Whether the thread rests. The clock is read only if it may.
     #[inline]
     pub fn rests(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
@@ -40,13 +36,13 @@ impl Allowance {
     /// Notes that spinning has found what was waited for.
     #[inline]
     pub fn save(&mut self) {
-        self.kept_ns = (self.kept_ns + SAVED_NS).min(KEPT_NS);
+        self.owed_ns = self.owed_ns.saturating_sub(SAVED_NS);
     }
 
     /// Notes a loss of time that ends now.
     pub fn lose(&mut self, lost_ns: u64, now_ns: u64) {
-        let uncovered_ns = lost_ns.saturating_sub(self.kept_ns);
-        self.kept_ns -= lost_ns - uncovered_ns;
+        let uncovered_ns = lost_ns.saturating_sub(KEPT_NS - self.owed_ns);
+        self.owed_ns += lost_ns - uncovered_ns;
         if uncovered_ns > 0 {
             self.rests_until_ns = now_ns.saturating_add(uncovered_ns.saturating_mul(REST_FACTOR));
         }

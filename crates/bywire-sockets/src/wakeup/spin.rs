@@ -13,6 +13,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use crate::os::per_thread::{Zeroed, per_thread};
 use crate::os::{errno, kernel, own_call, real};
 use crate::wakeup::allowance::Allowance;
 
@@ -39,11 +40,13 @@ struct Core {
 static TOKENS: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    // Constant and without a destructor: the thread-local variables allocate and register nothing.
-    static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new()) };
+// SAFETY: zeros are the account that owes nothing.
+unsafe impl Zeroed for Cell<Allowance> {}
+
+per_thread!(static ALLOWANCE: Cell<Allowance>, "bywire_thread_allowance");
+per_thread! {
     /// How often the kernel has given this thread's core to others, when it was last asked.
-    static SWITCHES: Cell<i64> = const { Cell::new(0) };
+    static SWITCHES: Cell<i64>, "bywire_thread_switches"
 }
 
 /// Maps the tokens that all programs of one user share, from the file of this name.
@@ -90,12 +93,12 @@ pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Opt
     if !IS_ALLOWED.load(Ordering::Relaxed) || own_call::are_over() {
         return false;
     }
-    let mut allowance = ALLOWANCE.get();
+    let mut allowance = ALLOWANCE.with(Cell::get);
     let found = !allowance.rests(kernel::now_ns) && {
         let round = ROUND / (things.clamp(1, ROUND as usize) as u32);
         errno::keep(|| look(round, &mut is_ready, deadline_ns, &mut allowance))
     };
-    ALLOWANCE.set(allowance);
+    ALLOWANCE.with(|kept| kept.set(allowance));
     found
 }
 
@@ -169,5 +172,5 @@ fn has_others_run() -> bool {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nivcsw
     };
-    SWITCHES.replace(count) != count
+    SWITCHES.with(|switches| switches.replace(count)) != count
 }

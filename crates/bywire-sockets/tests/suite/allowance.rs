@@ -11,7 +11,7 @@ fn uncovered_losses_are_at_most_a_fiftieth_of_the_time() {
     // A fruitless spin, a time slice of one other thread, and time slices of sixteen.
     let losses_ns = [30_000u64, 3_000_000, 48_000_000];
     for (number, vain_every) in [(0, 1), (1, 1), (2, 1), (0, 7), (1, 50), (2, 1000)] {
-        let (mut thread, mut now_ns, mut lost_ns, mut saved_ns) = (Allowance::new(), 1u64, 0u64, 0u64);
+        let (mut thread, mut now_ns, mut lost_ns, mut saved_ns) = (Allowance::default(), 1u64, 0u64, 0u64);
         for wait in 0..200_000u64 {
             // The other time of a wait.
             now_ns += 5_000;
@@ -35,7 +35,7 @@ fn uncovered_losses_are_at_most_a_fiftieth_of_the_time() {
 
 #[test]
 fn a_thread_that_spins_with_success_continues_to_spin() {
-    let mut thread = Allowance::new();
+    let mut thread = Allowance::default();
     for wait in 1..100_000u64 {
         assert!(!thread.rests(|| wait * 5_000));
         // One wait of twenty is fruitless.
@@ -45,7 +45,7 @@ fn a_thread_that_spins_with_success_continues_to_spin() {
 
 #[test]
 fn a_rest_from_spinning_ends() {
-    let mut thread = Allowance::new();
+    let mut thread = Allowance::default();
     thread.lose(1_000_000, 1_000_000);
     assert!(thread.rests(|| 2_000_000));
     assert!(!thread.rests(|| 1_000_000 + REST_FACTOR * 1_000_000));
