@@ -78,7 +78,11 @@ impl<'a> Buffers<'a> {
     }
 
     /// The total length in bytes, at most [`CALL_MAX`].
+    #[inline]
     pub fn total(&self) -> usize {
+        if self.list.is_null() {
+            return self.single.iov_len.min(self.limit);
+        }
         let sum = (0..self.count).fold(0usize, |sum, index| sum.saturating_add(self.part(index).iov_len));
         sum.min(self.limit)
     }
@@ -106,7 +110,15 @@ impl<'a> Buffers<'a> {
     }
 
     /// Visits `length` bytes from offset `skip` on, piece by piece.
+    #[inline]
     pub fn each(&self, skip: usize, length: usize, mut visit: impl FnMut(*mut u8, usize)) {
+        if self.list.is_null() {
+            let piece = self.single.iov_len.saturating_sub(skip).min(length);
+            if piece > 0 {
+                visit(self.single.iov_base.cast::<u8>().wrapping_add(skip), piece);
+            }
+            return;
+        }
         let (mut skip, mut left) = (skip, length);
         for index in 0..self.count {
             let part = self.part(index);

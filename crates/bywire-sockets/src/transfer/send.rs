@@ -131,6 +131,7 @@ fn send_checked(connection: &mut Connection, parts: &Buffers, flags: i32, real: 
     if total == 0 { real() } else { send_within(connection, &readable, total, flags, real) }
 }
 
+#[inline(always)]
 fn send_within(
     connection: &mut Connection,
     parts: &Buffers,
@@ -486,6 +487,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
 }
 
 /// Copies a piece into the ring, around the caches if the reader shares none with this core.
+#[inline(always)]
 fn stage(connection: &Connection, parts: &Buffers, skip: usize, length: usize) {
     let opinion = connection.shared.distance.load(Ordering::Relaxed);
     let is_far = distance::store_kind(opinion, length) == StoreKind::Nontemporal;
