@@ -257,8 +257,7 @@ impl OpenSet {
         item.raised_tail.store(tail as u32, Ordering::Relaxed);
         item.raised_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
         item.raised_ended.store(0, Ordering::Relaxed);
-        order::begin(item, connection);
-        STREAM.want_order(&connection.own);
+        order::join(self.set, item, connection);
         list::put(&self.set.carried, at, &item.next_of_set);
         doorbell::announce_sleepers(self.set);
     }

@@ -3,7 +3,8 @@
 //! The kernel appends a registration to a list at the first event for it, and a wait takes it from there. A
 //! level-triggered one is appended again as soon as it is reported, and leaves the list when a wait finds it without
 //! events. Here a place in that list is a time. An event's time is the peer's, from the header of its segment: any
-//! value of it changes nothing but the place of the peer's own connection until it is reported.
+//! value of it changes nothing but the place of the peer's own connection until it is reported. A registration that is
+//! alone in its set has no place: its peer need not note times, and a look neither reads nor takes one.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -14,7 +15,29 @@ use bywire_ring::distance;
 use crate::connection::readiness::OUT;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::epoll::events::{EDGE, ONCE, Snapshot};
-use crate::memory::arena::EpollItem;
+use crate::epoll::registrations;
+use crate::memory::arena::{EpollItem, EpollSet};
+
+/// A registration is about to be listed in its set, whose lock the caller holds.
+pub fn join(set: &EpollSet, item: &EpollItem, connection: &Connection) {
+    if let Some(first) = registrations::item(set.carried.load(Ordering::Relaxed)) {
+        STREAM.want_order(&connection.own);
+        if is_alone(first)
+            && let Some(connection) = registrations::connection(first)
+        {
+            STREAM.want_order(&connection.own);
+            begin(first, &connection);
+        }
+    }
+    begin(item, connection);
+}
+
+/// Returns whether the first registration of a set is its only one, so that there is no order to keep. The caller holds
+/// the set's lock.
+#[inline]
+pub fn is_alone(first: &EpollItem) -> bool {
+    first.next_of_set.load(Ordering::Relaxed) == 0
+}
 
 /// A registration begins, or the program has armed it: what is there counts as new.
 pub fn begin(item: &EpollItem, connection: &Connection) {
@@ -36,7 +59,8 @@ pub fn pass(item: &EpollItem, connection: &Connection) {
 }
 
 /// The registration was reported at `now`. `mark` is the peer's last one, loaded before its readiness.
-pub fn report(item: &EpollItem, wanted: u32, mark: u64, now: u64) {
+pub fn report(item: &EpollItem, mark: u64, now: u64) {
+    let wanted = item.events.load(Ordering::Relaxed);
     item.place.store(now, Ordering::Relaxed);
     item.queued.store((wanted & (EDGE | ONCE) == 0).into(), Ordering::Relaxed);
     item.seen_mark.store(mark, Ordering::Relaxed);

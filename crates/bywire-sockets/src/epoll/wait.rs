@@ -270,18 +270,39 @@ impl View {
         if descriptors::set_named(self.name).is_none() {
             return 0;
         }
-        let mut first = First::new(events.len());
         // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
-        let (mut at, mut last) = (self.set.carried.load(Ordering::Acquire), 0);
+        let at = self.set.carried.load(Ordering::Acquire);
+        match item(at) {
+            Some(alone) if order::is_alone(alone) => self.collect_one(at, alone, events),
+            _ => self.collect_in_order(at, events),
+        }
+    }
+
+    /// Does it for the only registration of the set, which is in no order.
+    fn collect_one(&self, at: u32, item: &EpollItem, events: &mut [MaybeUninit<epoll_event>]) -> usize {
+        self.looked_at.set(1);
+        let Some(place) = events.first_mut() else {
+            self.leave(at);
+            return 0;
+        };
+        let Some(due) = self.due(at, item, true) else { return 0 };
+        place.write(self.report(item, &due));
+        1
+    }
+
+    /// Does it for several, of which `at` is the first on the list.
+    fn collect_in_order(&self, mut at: u32, events: &mut [MaybeUninit<epoll_event>]) -> usize {
+        let mut first = First::new(events.len());
+        let mut last = 0;
         for looked_at in 0..ITEMS {
             self.looked_at.set(looked_at);
             let Some(item) = item(at) else { break };
             if first.is_enough() {
-                self.is_left.set(self.is_left.get() || sleepers::are_there(self.set) && is_any_ready(at));
+                self.leave(at);
                 self.rotate(at, last);
                 break;
             }
-            if let Some(due) = self.due(at, item) {
+            if let Some(due) = self.due(at, item, false) {
                 first.put(due);
             }
             (last, at) = (at, list::step(&item.next_of_set));
@@ -292,17 +313,21 @@ impl View {
         let now = if first.is_empty() { 0 } else { distance::moment() };
         let mut found = 0;
         for ((due, place), now) in first.in_order().iter().zip(events).zip(now..) {
-            if let Some(event) = self.report(due, now) {
-                place.write(event);
-                found += 1;
-            }
+            let Some(item) = item(due.at) else { continue };
+            place.write(self.report(item, due));
+            order::report(item, due.mark, now);
+            found += 1;
         }
         found
     }
 
+    /// Notes whether one of the registrations from this one on is ready, as they are not examined now.
+    fn leave(&self, first: u32) {
+        self.is_left.set(self.is_left.get() || sleepers::are_there(self.set) && is_any_ready(first));
+    }
+
     /// The event of a registration that is ready, which counts as reported from here on.
-    fn report(&self, due: &Due, now: u64) -> Option<epoll_event> {
-        let item = item(due.at)?;
+    fn report(&self, item: &EpollItem, due: &Due) -> epoll_event {
         let wanted = item.events.load(Ordering::Relaxed);
         item.heard.store(0, Ordering::Relaxed);
         if wanted & EDGE != 0 {
@@ -318,8 +343,7 @@ impl View {
         if wanted & (EDGE | ONCE) == 0 {
             self.is_left.set(true);
         }
-        order::report(item, wanted, due.mark, now);
-        Some(epoll_event { events: due.bits, u64: item.data.load(Ordering::Relaxed) })
+        epoll_event { events: due.bits, u64: item.data.load(Ordering::Relaxed) }
     }
 
     /// Moves the registrations that were not examined to the front, so that a few busy ones do not starve them.
@@ -341,11 +365,13 @@ impl View {
     }
 
     /// The events due for a registration, if any.
-    fn due(&self, at: u32, item: &EpollItem) -> Option<Due> {
+    fn due(&self, at: u32, item: &EpollItem, is_alone: bool) -> Option<Due> {
         let connection = registrations::connection(item)?;
         let heard = item.heard.load(Ordering::Relaxed);
         if heard == 0 && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
-            order::pass(item, &connection);
+            if !is_alone {
+                order::pass(item, &connection);
+            }
             return None;
         }
         if heard != 0 {
@@ -356,7 +382,7 @@ impl View {
             return None;
         }
         let wanted = item.events.load(Ordering::Relaxed);
-        let mark = STREAM.last_mark(&connection.remote);
+        let mark = if is_alone { 0 } else { STREAM.last_mark(&connection.remote) };
         let tail = STREAM.tail(&connection.remote);
         let full = connection.shared.full.load(Ordering::Relaxed);
         let mut found = ready(&connection, wanted);
@@ -377,14 +403,16 @@ impl View {
         }
         let snapshot = Snapshot { wanted, bits, heard, tail, full, ended: found.ended };
         if bits != 0 && (wanted & EDGE == 0 || snapshot.is_news(item)) {
-            let place = order::place(item, &connection, &snapshot);
+            let place = if is_alone { 0 } else { order::place(item, &connection, &snapshot) };
             return Some(Due { at, bits, place, tail, mark, full, ended: found.ended });
         }
         item.heard.store(0, Ordering::Relaxed);
         if wanted & EDGE != 0 {
             snapshot.take_news(item);
         }
-        order::pass(item, &connection);
+        if !is_alone {
+            order::pass(item, &connection);
+        }
         // Most connections of a large set are idle most of the time. One that waits for room is not.
         let is_settled = wanted & OUT == 0
             && bits == 0

@@ -549,9 +549,6 @@ fn prepare(socket: &Socket) {
     // Before any byte can go into the ring.
     if let Some(connection) = sockets::by_index(socket.fd, socket.index).and_then(|its| its.mapped().ok()) {
         connection.adopt_bounds();
-        if shared.items.load(Ordering::Relaxed) != 0 {
-            STREAM.want_order(&connection.own);
-        }
     }
     let counts = [&shared.kernel_readers, &shared.kernel_pollers, &shared.kernel_writers];
     let sleepers = !passage::close(&shared.stage, stage::CARRIED, counts);

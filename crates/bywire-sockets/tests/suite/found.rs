@@ -561,6 +561,37 @@ fn one_shot_order(text: &mut String) {
     reported(text, "as they were armed", set, 16);
 }
 
+/// Places are kept from the second registration on, and a set may shrink and grow.
+fn order_beside_one_that_was_alone(text: &mut String) {
+    for edge in [0, libc::EPOLLET] {
+        let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
+        let add = |text: &mut String, at: usize| {
+            let status = register(set, libc::EPOLL_CTL_ADD, pairs[at].1, libc::EPOLLIN | edge, at as u64);
+            tell(text, "add", status);
+        };
+        add(text, 0);
+        send_to(&pairs, &[0]);
+        reported(text, "alone", set, 16);
+        read_from(&pairs, &[0]);
+        reported(text, "nothing", set, 16);
+        (1..3).for_each(|at| add(text, at));
+        send_to(&pairs, &[2, 0, 1]);
+        reported(text, "as they came", set, 16);
+        reported(text, "what is left", set, 16);
+        for at in [1, 2] {
+            tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[at].1, 0, 0));
+        }
+        send_to(&pairs, &[0]);
+        reported(text, "alone again", set, 16);
+        add(text, 1);
+        reported(text, "added with bytes", set, 16);
+        read_from(&pairs, &[0, 0, 1]);
+        reported(text, "nothing", set, 16);
+        send_to(&pairs, &[1, 0]);
+        reported(text, "as they came", set, 16);
+    }
+}
+
 fn order_of_room(text: &mut String) {
     let (pairs, set) = ordered(libc::EPOLLIN);
     for at in [1, 4, 2] {
@@ -600,6 +631,11 @@ fn edge_triggered_events_have_the_order_of_the_kernels() {
 #[test]
 fn one_shot_events_have_the_order_of_the_kernels() {
     same("one_shot_events_have_the_order_of_the_kernels", one_shot_order);
+}
+
+#[test]
+fn events_beside_one_that_was_alone_have_the_order_of_the_kernels() {
+    same("events_beside_one_that_was_alone_have_the_order_of_the_kernels", order_beside_one_that_was_alone);
 }
 
 #[test]
