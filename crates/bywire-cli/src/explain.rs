@@ -29,7 +29,7 @@ const BY_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 /// The most connections that get a line each.
 const TOLD_MAX: usize = 40;
 /// The fate of an end that was ready and never used.
-const UNUSED: &str = "it was paired, and over before a byte went through memory";
+const UNUSED: &str = "it was paired, and closed before a byte went through memory";
 /// The most bytes of a log that are read.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// The prefix of their names.
@@ -95,6 +95,9 @@ impl Account {
         // Dropped here, because a process that ends in this way drops nothing.
         drop(self);
         eprint!("{}", told?);
+        if status.signal().is_some() && is_loaded {
+            eprintln!("bywire: connections that were open when a signal ended the program are not counted");
+        }
         if let Some(signal) = status.signal().and_then(Signal::from_named_raw) {
             // The program has left a core dump, if any. One of this process would tell nothing.
             let none = Rlimit { current: Some(0), maximum: Some(0) };
@@ -203,7 +206,7 @@ fn tell(text: &str) -> String {
     let (carried, stayed): (Vec<_>, Vec<_>) = ended.iter().partition(|ended| ended.is_carried());
     let were = |ends: usize| if ends == 1 { "was" } else { "were" };
     let mut told = format!(
-        "bywire: {} of this program's ends of connections {} carried, {} {} not\n",
+        "bywire: {} of this program's connections {} carried, {} {} not\n",
         carried.len(),
         were(carried.len()),
         stayed.len(),
@@ -294,7 +297,7 @@ mod tests {
                    7 Short 127.0.0.1:4001 127.0.0.1:80 1 2 0 0\nnonsense\n7 carried 1 2 3\n";
         let told = tell(log);
         assert!(
-            told.starts_with("bywire: 1 of this program's ends of connections was carried, 1 was not\n"),
+            told.starts_with("bywire: 1 of this program's connections was carried, 1 was not\n"),
             "{told}"
         );
         assert!(
@@ -303,7 +306,7 @@ mod tests {
             ),
             "{told}"
         );
-        assert!(told.contains("bywire: 1 not carried: it ended before it was worth it"), "{told}");
+        assert!(told.contains("bywire: 1 not carried: it was too short"), "{told}");
         assert_eq!(told.lines().count(), 4);
         assert!(tell("").contains("0 of this program's"));
     }
@@ -311,11 +314,15 @@ mod tests {
     #[test]
     fn connections_that_were_ready_but_moved_nothing_are_not_reported_as_carried() {
         let told = tell("7 carried a b 1 9 0 0\n7 carried a c 9 9 1 0\n7 carried a d 9 9 0 1\n");
+        assert!(told.starts_with("bywire: 2 of this program's connections were carried, 1 was not\n"));
         assert!(
-            told.starts_with("bywire: 2 of this program's ends of connections were carried, 1 was not\n")
+            told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and closed"),
+            "{told}"
         );
-        assert!(told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and over"), "{told}");
-        assert!(told.contains("bywire: 1 not carried: it was paired, and over before a byte went"), "{told}");
+        assert!(
+            told.contains("bywire: 1 not carried: it was paired, and closed before a byte went"),
+            "{told}"
+        );
     }
 
     #[test]
@@ -323,9 +330,7 @@ mod tests {
         let told = tell(
             "7 carried a b 1 9 1 9\n7 Sandbox - - 0 0 0 0\n8 Go - - 0 0 0 0\n9 Inline - - 0 0 0 0 /opt/a b/c\n",
         );
-        assert!(
-            told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n")
-        );
+        assert!(told.starts_with("bywire: 1 of this program's connections was carried, 0 were not\n"));
         assert!(told.contains("bywire: process 7: a filter of system calls was installed"), "{told}");
         assert!(
             told.contains("bywire: process 8: a program or library in Go calls the kernel by itself"),

@@ -15,7 +15,8 @@ use bywire_command::output;
     before_help = "\
 Examples:
   eval \"$(bywire mpi env)\"          # this shell's MPI programs use the fabric from now on
-  mpirun -n 2 ./program               # ranks of one machine; for more ranks than cores add --oversubscribe
+  mpirun -n 2 ./program               # two ranks of this machine
+  mpirun --oversubscribe -n 8 ./program
   mpirun $BYWIRE_MPI --host web1:2,web2:2 ./program
   eval \"$(bywire mpi env --unset)\"  # and no more
 More:

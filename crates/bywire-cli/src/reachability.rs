@@ -466,7 +466,8 @@ fn network(evidence: &Evidence) -> Option<Finding> {
             ),
             remedy: format!(
                 "check that fabric.toml on {name} has the key of {own}, and the one here its own, and that no other machine \
-                 has a copy of node.key of {own}; then run `bywire doctor {own}` there",
+                 has a copy of node.key of {own}; then run `bywire doctor {own}` there; `bywire node list` on the \
+                 keeper shows whether {own} was removed",
                 own = evidence.own
             ),
         });

@@ -82,18 +82,20 @@ pub fn text(status: &Status) -> String {
         was(status.bytes)
     );
     text += &format!(
-        "{} {} paired, and over before a byte went through memory\n",
+        "{} {} paired, and closed before a byte went through memory\n",
         ends(status.unused),
         was(status.unused)
     );
     let cut = status.cut;
     text += &format!("{} {} cut by a kill: {} saw a reset\n", ends(cut), was(cut), peers(cut));
     text += &format!("{} {} for the other one\n", ends(status.waiting), is(status.waiting));
-    text += &format!(
-        "{} of memory {} behind the connections that are carried now\n",
-        count::of(status.memory, "byte", "bytes"),
-        if status.memory == 1 { "is" } else { "are" }
-    );
+    // Programs report what they use from 1 MiB on.
+    if status.memory > 0 {
+        text += &format!(
+            "{} of memory in use by carried connections\n",
+            count::of(status.memory, "byte", "bytes")
+        );
+    }
     for (reason, count) in &status.not_carried {
         text += &format!("{count} not carried: {}\n", reason.text());
     }
@@ -121,10 +123,10 @@ mod tests {
             text(&one),
             "1 program, 1 connection carried now, 1 since the service began\n\
              1 byte was sent in memory over connections that have ended\n\
-             1 end was paired, and over before a byte went through memory\n\
+             1 end was paired, and closed before a byte went through memory\n\
              1 end was cut by a kill: its peer saw a reset\n\
              1 end waits for the other one\n\
-             1 byte of memory is behind the connections that are carried now\n"
+             1 byte of memory in use by carried connections\n"
         );
         let none = text(&Status::default());
         assert!(none.starts_with("0 programs, 0 connections carried now"), "{none}");

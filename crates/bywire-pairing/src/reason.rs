@@ -25,7 +25,7 @@ macro_rules! reasons {
 
 reasons! {
     Plain = "the other end is not run by Bywire, not on this machine, or in a network namespace that is not joined",
-    Short = "it ended before it was worth it, or before the other end was known",
+    Short = "it was too short to be worth carrying, or ended before the other end was known",
     Shared = "several processes held it",
     Unseen = "bytes passed that the library did not see",
     Stdio = "used through a FILE",

@@ -203,7 +203,8 @@ fn complaint(counts: &NodeCounts, before: &NodeCounts, unsent: Option<Unsent>) -
         "no answer: check that `bywire up` runs there, that its fabric file has this machine's key and this one its own, \
          and that firewalls let UDP through"
     } else {
-        "it answered before, and does not answer now: check that it is up, and the network between"
+        "it answered before, and does not answer now: check that it is up, the network between, and by `bywire node list` on \
+         the keeper that this machine was not removed"
     };
     complaint.to_owned()
 }

@@ -36,10 +36,7 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
     let many = asked(20);
     assert!(many.status.success() && many.stdout.len() == 20 * FILE_BYTES, "{many:?}");
     let told = String::from_utf8_lossy(&many.stderr);
-    assert!(
-        told.starts_with("bywire: 1 of this program's ends of connections was carried, 0 were not\n"),
-        "{told}"
-    );
+    assert!(told.starts_with("bywire: 1 of this program's connections was carried, 0 were not\n"), "{told}");
     assert!(told.contains(&format!("to 127.0.0.1:{port}: ")) && told.contains("in memory"), "{told}");
 
     // The requested log stays, and another run reports only itself.
@@ -146,7 +143,7 @@ fn a_program_that_never_loads_the_library_is_reported_with_the_reason() {
     assert!(said.contains("never loaded") && said.contains("linked statically"), "{said}");
     // A program that is started by another one is not reported: the first one had the library.
     let said = explained(&["sh", "-c", &format!("{program}; true")]);
-    assert!(said.contains("0 of this program's ends of connections were carried, 0 were not"), "{said}");
+    assert!(said.contains("0 of this program's connections were carried, 0 were not"), "{said}");
     assert_eq!(explained_places(&fabric), Vec::<String>::new());
 }
 
@@ -205,9 +202,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
         let wanted =
             ": a program or library in Go calls the kernel by itself, and all of its connections are TCP";
         assert!(output.status.success() && said.contains(wanted), "{words:?}: {said}");
-        assert!(
-            said.starts_with("bywire: 0 of this program's ends of connections were carried, 0 were not\n")
-        );
+        assert!(said.starts_with("bywire: 0 of this program's connections were carried, 0 were not\n"));
         assert_eq!(said.lines().count(), 2, "{said}");
     }
     assert_eq!(fabric.status()["not_carried"]["Go"], 2);
