@@ -1,4 +1,4 @@
-/* What the programs of these tests share: conditions, both ends of a connection over loopback, threads and children, the kernel's
+/* Code that the programs of these tests share: conditions, both ends of a connection over loopback, threads and children, the kernel's
    account of a connection, and actions by their names. */
 #ifndef LOOPBACK_H
 #define LOOPBACK_H

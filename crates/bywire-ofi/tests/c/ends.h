@@ -27,7 +27,7 @@ struct end {
 };
 static struct end a, b;
 
-/* What is meant by a program's wishes, and a domain of it. */
+/* Opens the fabric that `hints` describe, and a domain of it. */
 static inline void open_fabric(struct fi_info *hints)
 {
     hints->ep_attr->type = FI_EP_RDM;
@@ -113,7 +113,7 @@ static inline void open_both(void)
     meet(&a, &b);
 }
 
-/* What an end has besides its endpoint. */
+/* Closes everything that an end has besides its endpoint. */
 static inline void close_rest(struct end *end)
 {
     DONE(fi_close(&end->cq->fid));
@@ -177,7 +177,7 @@ static inline struct fi_cq_err_entry next_error(struct end *end)
     return announced_error(end, count);
 }
 
-/* The same of `a` when `b` has gone. */
+/* The next error of `a` after `b` has gone. */
 static inline struct fi_cq_err_entry next_error_alone(void)
 {
     struct fi_cq_tagged_entry entry;

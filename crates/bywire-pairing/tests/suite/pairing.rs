@@ -331,8 +331,7 @@ fn offer_both(programs: [&ProtocolClient; 2], token: u64, client: &TcpStream, se
     first.offer_anew(token, client.as_fd());
 }
 
-/// Offers both ends. Returns
-/// the first end's memory, which the second one gets, if they are paired.
+/// Offers both ends. Returns the first end's memory, which the second one gets, if they are paired.
 fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<std::os::fd::OwnedFd> {
     let (client, server) = connection();
     offer_both([first, second], token, &client, &server);

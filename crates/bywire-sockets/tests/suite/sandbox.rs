@@ -26,7 +26,7 @@ fn ends_well(way: &str, filters: u32) -> Option<u64> {
     Some(status.carried_ever)
 }
 
-/// What holds for a program that installs a filter while it has carried connections, and its way to do so.
+/// Promises for programs that install a filter while they have carried connections, each with the way to do so.
 const CLOSES: [(&str, &str); 9] = [
     ("strict mode leaves reading and writing", "strict"),
     ("a filter that kills is installed by prctl", "kill"),

@@ -87,7 +87,7 @@ fn line<'text>(text: &'text str, start: &str) -> &'text str {
     text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start}: {text}"))
 }
 
-/// What stands behind `from` and before the next `to`.
+/// The text behind `from` and before the next `to`.
 fn between<'text>(text: &'text str, from: &str, to: &str) -> &'text str {
     let (_, rest) = text.split_once(from).unwrap_or_else(|| panic!("no {from}"));
     rest.split(to).next().unwrap_or(rest)
