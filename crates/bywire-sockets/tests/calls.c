@@ -6,35 +6,25 @@
 #include <linux/filter.h>
 #include <limits.h>
 
-#define SAY(what) (errno = 0, number = (long)(what), printf("%s = %ld %s\n", #what, number, number < 0 ? strerror(errno) : ""))
-
 /* Lengths and addresses that a compiler would refuse if it knew them. */
 static volatile size_t longest = SIZE_MAX, half_of_all = SSIZE_MAX;
 static volatile int less = -1;
 static void *volatile low = (void *)8, *volatile nowhere = NULL;
 
-static long number;
-
 /* A listener, and two ends of a connection in this process. `client` has no delay. */
 static int listener = -1;
 
+static struct sockaddr_in address;
+
 static void listen_here(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    need(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 8) == 0, "listen");
+    listener = listening_socket(&address);
 }
 
 static void connect_here(void) {
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    int one = 1;
-    getsockname(listener, (struct sockaddr *)&address, &length);
-    client = socket(AF_INET, SOCK_STREAM, 0);
-    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
-    server = accept(listener, NULL, NULL);
-    need(server >= 0, "accept");
-    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    client = connected_socket(&address, 0);
+    server = accepted_socket(listener, 0);
+    set_no_delay(client);
+    set_no_delay(server);
 }
 
 /* Some words both ways. Each is waited for, whatever the options do. */
@@ -51,16 +41,13 @@ static void exchange(int rounds) {
     }
 }
 
-/* Talks until nothing goes through the kernel. */
+static void exchange_twelve(int fd) {
+    (void)fd;
+    exchange(12);
+}
+
 static void talk_here(void) {
-    time_t started = time(NULL);
-    char before[16], after[16];
-    do {
-        count_kernels(client, before);
-        exchange(12);
-        count_kernels(client, after);
-        need(time(NULL) - started < 40, "it is never carried");
-    } while (getenv("LD_PRELOAD") != NULL && memcmp(before, after, sizeof before) != 0);
+    exchange_until_carried(client, exchange_twelve);
 }
 
 static void close_ends(void) {
@@ -104,10 +91,6 @@ static void receive_with_stamp(void) {
         need(time(NULL) - started < 40, "it is never stamped");
         need(send(client, "1234", 4, 0) == 4, "bytes");
     } while (!receive_with_control());
-}
-
-static void set(int fd, int level, int name, int value) {
-    need(setsockopt(fd, level, name, &value, sizeof value) == 0, "setsockopt");
 }
 
 static void filter(int fd) {
@@ -162,16 +145,31 @@ static void *send_much(void *argument) {
 /* A second's worth of bytes. */
 static void send_paced(void) {
     static char bytes[1 << 20];
-    struct timespec before, after;
-    pthread_t thread;
-    clock_gettime(CLOCK_MONOTONIC, &before);
-    pthread_create(&thread, NULL, send_much, NULL);
+    long before_ms = now_ms();
+    pthread_t thread = start_thread(send_much, NULL);
     need(recv(client, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "all of them");
-    pthread_join(thread, NULL);
-    clock_gettime(CLOCK_MONOTONIC, &after);
-    long elapsed_ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
-    printf("%s\n", elapsed_ms > 200 ? "not all at once" : "at once");
+    join_thread(thread);
+    printf("%s\n", now_ms() - before_ms > 200 ? "not all at once" : "at once");
 }
+
+/* Options that are numbers. */
+static const struct number_option {
+    const char *name;
+    int level, number, value;
+} number_options[] = {
+    {"low", SOL_SOCKET, SO_RCVLOWAT, 8},
+    {"low_late", SOL_SOCKET, SO_RCVLOWAT, 12},
+    {"stamp", SOL_SOCKET, SO_TIMESTAMP, 1},
+    {"stamp_ns", SOL_SOCKET, SO_TIMESTAMPNS, 1},
+    {"new_stamp", SOL_SOCKET, 63, 1},
+    {"new_stamp_ns", SOL_SOCKET, 64, 1},
+    {"stamping", SOL_SOCKET, SO_TIMESTAMPING, 1 << 3 | 1 << 4},
+    {"waiting", IPPROTO_TCP, TCP_INQ, 1},
+    {"pace", SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 20},
+    {"delay", IPPROTO_TCP, 37, 1000},
+    {"clamp", IPPROTO_TCP, TCP_WINDOW_CLAMP, 4096},
+    {},
+};
 
 /* One option, on the listener or on a connection that is in use. `is_late`: bytes wait meanwhile. */
 static void option(const char *name, int is_late) {
@@ -182,55 +180,37 @@ static void option(const char *name, int is_late) {
         need(send(client, "12345678", 8, 0) == 8, "bytes");
     }
     int fd = is_late ? server : listener;
-    int is_low = strcmp(name, "low") == 0;
-    if (is_low) {
-        set(fd, SOL_SOCKET, SO_RCVLOWAT, is_late ? 12 : 8);
-    } else if (strcmp(name, "stamp") == 0) {
-        set(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
-    } else if (strcmp(name, "stamp_ns") == 0) {
-        set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
-    } else if (strcmp(name, "new_stamp") == 0) {
-        set(fd, SOL_SOCKET, 63, 1);
-    } else if (strcmp(name, "new_stamp_ns") == 0) {
-        set(fd, SOL_SOCKET, 64, 1);
-    } else if (strcmp(name, "stamping") == 0) {
-        set(fd, SOL_SOCKET, SO_TIMESTAMPING, 1 << 3 | 1 << 4);
-    } else if (strcmp(name, "waiting") == 0) {
-        set(fd, IPPROTO_TCP, TCP_INQ, 1);
-    } else if (strcmp(name, "filter") == 0) {
+    if (is(name, "filter")) {
         filter(fd);
-    } else if (strcmp(name, "extended") == 0) {
+    } else if (is(name, "extended")) {
         filter_by_extended_code(fd);
-    } else if (strcmp(name, "pace") == 0) {
-        set(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 20);
-    } else if (strcmp(name, "delay") == 0) {
-        set(fd, IPPROTO_TCP, 37, 1000);
-    } else if (strcmp(name, "clamp") == 0) {
-        set(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 4096);
-    } else if (strcmp(name, "pages") != 0) {
-        need(0, "an option");
+    } else if (!is(name, "pages")) {
+        const struct number_option *option = number_options;
+        while (option->name != NULL && !is(name, option->name)) {
+            option++;
+        }
+        need(option->name != NULL, "an option");
+        set_option(fd, option->level, option->number, option->value);
     }
     if (!is_late) {
         connect_here();
-        if (strcmp(name, "waiting") == 0) {
+        if (is(name, "waiting")) {
             talk_here();
         } else {
             exchange(40);
         }
         need(send(client, "1234", 4, 0) == 4, "bytes");
     }
-    if (is_low) {
-        pthread_t thread;
+    if (strstr(name, "low") == name) {
         struct pollfd file = {server, POLLIN, 0};
         SAY(poll(&file, 1, 50));
-        pthread_create(&thread, NULL, send_late, NULL);
+        pthread_t thread = start_thread(send_late, NULL);
         SAY(poll(&file, 1, 5000));
-        pthread_join(thread, NULL);
-    } else if (strcmp(name, "pages") == 0) {
-        struct pollfd file = {server, POLLIN, 0};
-        need(poll(&file, 1, 5000) == 1, "bytes");
+        join_thread(thread);
+    } else if (is(name, "pages")) {
+        await_events(server, POLLIN, "bytes");
         receive_pages();
-    } else if (strcmp(name, "pace") == 0) {
+    } else if (is(name, "pace")) {
         send_paced();
     } else if (strstr(name, "stamp") != NULL) {
         receive_with_stamp();
@@ -288,8 +268,8 @@ static void times(void) {
 
 static void send_here(const char *text) {
     ssize_t length = strlen(text);
-    struct pollfd file = {server, POLLIN, 0};
-    need(send(client, text, length, 0) == length && poll(&file, 1, 5000) == 1, "bytes");
+    need(send(client, text, length, 0) == length, "bytes");
+    await_events(server, POLLIN, "their arrival");
 }
 
 static void *send_in_pieces(void *argument) {
@@ -313,29 +293,33 @@ static void do_nothing(int signal) {
     (void)signal;
 }
 
+static void heed_signals(void) {
+    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+}
+
 /* Peeks that wait for all: pieces come, an end comes, a signal comes, the time passes, nobody waits. */
 static void peeks(void) {
     char bytes[64] = "", *none = NULL;
-    pthread_t thread, self = pthread_self();
+    pthread_t self = pthread_self();
     struct timeval some = {0, 100000}, never = {0, 0};
-    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
-    sigaction(SIGUSR1, &action, NULL);
-    pthread_create(&thread, NULL, send_in_pieces, NULL);
+    heed_signals();
+    pthread_t thread = start_thread(send_in_pieces, NULL);
     SAY(recv(server, bytes, 24, MSG_PEEK | MSG_WAITALL));
-    pthread_join(thread, NULL);
+    join_thread(thread);
     printf("%.24s\n", bytes);
     SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT));
-    pthread_create(&thread, NULL, interrupt, &self);
+    thread = start_thread(interrupt, &self);
     SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
-    pthread_join(thread, NULL);
+    join_thread(thread);
     SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &some, sizeof some));
     SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
     SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never));
     SAY(recv(server, none, 20, MSG_PEEK | MSG_WAITALL | MSG_TRUNC));
     SAY(recv(server, bytes, 20, MSG_WAITALL));
-    pthread_create(&thread, NULL, send_in_pieces, &self);
+    thread = start_thread(send_in_pieces, &self);
     SAY(recv(server, bytes, 32, MSG_PEEK | MSG_WAITALL));
-    pthread_join(thread, NULL);
+    join_thread(thread);
     SAY(recv(server, bytes, 64, 0));
     SAY(recv(server, bytes, 64, MSG_PEEK | MSG_WAITALL));
 }
@@ -396,29 +380,27 @@ static void no_times(void) {
 static void long_times(void) {
     struct timeval longest_time = {LONG_MAX / 1000000, LONG_MAX % 1000000};
     char bytes[4];
-    pthread_t thread;
     SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &longest_time, sizeof longest_time));
-    pthread_create(&thread, NULL, send_very_late, NULL);
+    pthread_t thread = start_thread(send_very_late, NULL);
     SAY(recv(server, bytes, sizeof bytes, 0));
-    pthread_join(thread, NULL);
+    join_thread(thread);
+}
+
+/* Words from the server alone. */
+static void send_back(int fd) {
+    char word[64] = "";
+    for (int round = 0; round < 12; round++) {
+        need(send(fd, word, sizeof word, 0) == sizeof word, "a word");
+        await_events(client, POLLIN, "its arrival");
+        need(recv(client, word, sizeof word, MSG_WAITALL) == sizeof word, "its other end");
+    }
 }
 
 /* The kernel holds the last byte back that goes through it, in the direction that leaves it last. */
 static void hold_back(void) {
-    time_t started = time(NULL);
-    char before[16], after[16], word[64] = "";
     connect_here();
-    do {
-        count_kernels(server, before);
-        for (int round = 0; round < 12; round++) {
-            struct pollfd file = {client, POLLIN, 0};
-            need(send(server, word, sizeof word, 0) == sizeof word && poll(&file, 1, 40000) == 1, "a word");
-            need(recv(client, word, sizeof word, MSG_WAITALL) == sizeof word, "its other end");
-        }
-        count_kernels(server, after);
-        need(time(NULL) - started < 40, "it is never carried");
-    } while (getenv("LD_PRELOAD") != NULL && memcmp(before, after, sizeof before) != 0);
-    set(client, IPPROTO_TCP, TCP_CORK, 1);
+    exchange_until_carried(server, send_back);
+    set_option(client, IPPROTO_TCP, TCP_CORK, 1);
     SAY(send(client, "x", 1, 0));
 }
 
@@ -426,30 +408,29 @@ static void *interrupt_and_push(void *argument) {
     usleep(50000);
     pthread_kill(*(pthread_t *)argument, SIGUSR1);
     usleep(50000);
-    set(client, IPPROTO_TCP, TCP_CORK, 0);
+    set_option(client, IPPROTO_TCP, TCP_CORK, 0);
     return NULL;
 }
 
 /* Receives while bytes are on their way through the kernel. */
 static void under_way(void) {
     char bytes[4];
-    pthread_t thread, self = pthread_self();
+    pthread_t self = pthread_self();
     struct timeval some = {0, 50000};
-    struct sigaction action = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
-    sigaction(SIGUSR1, &action, NULL);
+    heed_signals();
     alarm(100);
     listen_here();
     hold_back();
     SAY(recv(server, bytes, sizeof bytes, MSG_DONTWAIT));
     SAY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &some, sizeof some));
     SAY(recv(server, bytes, sizeof bytes, 0));
-    set(client, IPPROTO_TCP, TCP_CORK, 0);
+    set_option(client, IPPROTO_TCP, TCP_CORK, 0);
     SAY(recv(server, bytes, sizeof bytes, 0));
     close_ends();
     hold_back();
-    pthread_create(&thread, NULL, interrupt_and_push, &self);
+    pthread_t thread = start_thread(interrupt_and_push, &self);
     SAY(recv(server, bytes, sizeof bytes, 0));
-    pthread_join(thread, NULL);
+    join_thread(thread);
     close_ends();
 }
 
@@ -537,10 +518,11 @@ static void messages(void) {
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     struct mmsghdr list[2] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
     void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ssize_t found;
 #define RECEIVE(data, bytes_of_data, address, flags)                                                                                   \
     (message.msg_control = data, message.msg_controllen = bytes_of_data, message.msg_name = address,                                   \
-     message.msg_namelen = sizeof name, message.msg_flags = 0x1234, number = recvmsg(server, &message, flags),                         \
-     printf("%ld %s: %d %zu %x\n", number, number < 0 ? strerror(errno) : "", message.msg_namelen, message.msg_controllen,             \
+     message.msg_namelen = sizeof name, message.msg_flags = 0x1234, found = recvmsg(server, &message, flags),                         \
+     printf("%zd %s: %d %zu %x\n", found, found < 0 ? strerror(errno) : "", message.msg_namelen, message.msg_controllen,             \
             message.msg_flags))
     RECEIVE(control, sizeof control, &name, MSG_DONTWAIT);
     send_here("0123456789abcdef0123456789abcdef");
@@ -667,7 +649,7 @@ static void left(void) {
     alarm(60);
     for (int way = 0; way < 2; way++) {
         listen_here();
-        set(listener, IPPROTO_TCP, TCP_INQ, 1);
+        set_option(listener, IPPROTO_TCP, TCP_INQ, 1);
         connect_here();
         close(listener);
         SAY(getsockopt(server, IPPROTO_TCP, TCP_INQ, &waiting, &(socklen_t){sizeof waiting}));
@@ -703,19 +685,18 @@ static void left(void) {
         receive_left(8, 64, 0);
         receive_left(8, 64, MSG_ERRQUEUE);
         SAY(setsockopt(server, IPPROTO_TCP, TCP_INQ, &(int){2}, sizeof(int)));
-        set(server, IPPROTO_TCP, TCP_INQ, 0);
+        set_option(server, IPPROTO_TCP, TCP_INQ, 0);
         send_here("0123456789");
         receive_left(2, 64, 0);
-        set(server, IPPROTO_TCP, TCP_INQ, 1);
+        set_option(server, IPPROTO_TCP, TCP_INQ, 1);
         receive_left(2, 64, 0);
-        struct pollfd end = {server, POLLRDHUP, 0};
         if (way == 0) {
             shutdown(client, SHUT_WR);
         } else {
             setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
             close(client);
         }
-        need(poll(&end, 1, 20000) == 1, "an end");
+        await_events(server, POLLRDHUP, "an end");
         for (int turn = 0; turn < 6; turn++) {
             receive_left(turn == 3 ? 0 : 2, 64, turn % 2 == 1 ? 0 : MSG_PEEK);
             receive_left(turn == 3 ? 0 : 2, 64, 0);
@@ -765,46 +746,47 @@ static void waits_by_number(void) {
     close(set);
 }
 
-static void on_ends(void (*act)(void)) {
+static void inherited(const char *option_name) {
+    option(option_name, 0);
+}
+
+static void changed(const char *option_name) {
+    option(is(option_name, "low") ? "low_late" : option_name, 1);
+}
+
+/* Actions on two carried ends. */
+static const struct action on_ends[] = {
+    {"lengths", .none = lengths},
+    {"long_times", .none = long_times},
+    {"messages", .none = messages},
+    {"no_times", .none = no_times},
+    {"nothing", .none = nothing},
+    {"peeks", .none = peeks},
+    {"waits", .none = waits_by_number},
+    {},
+};
+
+static void call_on_ends(const char *name) {
     alarm(60);
     listen_here();
     connect_here();
     talk_here();
-    act();
+    char *words[] = {NULL, (char *)name};
+    need(perform(on_ends, 2, words) == 0, name);
     close_ends();
 }
 
+static const struct action actions[] = {
+    {"changed", .one = changed},
+    {"inherit_no_time", .none = inherit_no_time},
+    {"inherited", .one = inherited},
+    {"left", .none = left},
+    {"on_ends", .one = call_on_ends},
+    {"times", .none = times},
+    {"under_way", .none = under_way},
+    {},
+};
+
 int main(int count, char **words) {
-    const char *name = count > 1 ? words[1] : "";
-    if (strcmp(name, "inherited") == 0 && count > 2) {
-        option(words[2], 0);
-    } else if (strcmp(name, "changed") == 0 && count > 2) {
-        option(words[2], 1);
-    } else if (strcmp(name, "times") == 0) {
-        times();
-    } else if (strcmp(name, "left") == 0) {
-        left();
-    } else if (strcmp(name, "peeks") == 0) {
-        on_ends(peeks);
-    } else if (strcmp(name, "no_times") == 0) {
-        on_ends(no_times);
-    } else if (strcmp(name, "long_times") == 0) {
-        on_ends(long_times);
-    } else if (strcmp(name, "under_way") == 0) {
-        under_way();
-    } else if (strcmp(name, "inherit_no_time") == 0) {
-        inherit_no_time();
-    } else if (strcmp(name, "lengths") == 0) {
-        on_ends(lengths);
-    } else if (strcmp(name, "messages") == 0) {
-        on_ends(messages);
-    } else if (strcmp(name, "waits") == 0) {
-        on_ends(waits_by_number);
-    } else if (strcmp(name, "nothing") == 0) {
-        on_ends(nothing);
-    } else {
-        return 2;
-    }
-    fflush(stdout);
-    return 0;
+    return perform(actions, count, words);
 }

@@ -42,30 +42,23 @@ static pid_t spawn_reader(const char *role, int fd, int is_copied) {
     return child;
 }
 
-static void await_child(pid_t child) {
-    int status;
-    need(waitpid(child, &status, 0) == child && status == 0, "a child");
-}
-
 /* How a socket is handed to somebody who does not know the library. */
 static void hand_on(const char *way) {
-    if (strcmp(way, "spawn") == 0) {
+    if (is(way, "spawn")) {
         await_child(spawn_reader("reader", server, 1));
-    } else if (strcmp(way, "inherit") == 0) {
+    } else if (is(way, "inherit")) {
         await_child(spawn_reader("reader", server, 0));
         close(0);
-    } else if (strcmp(way, "exec") == 0) {
-        fflush(stdout);
-        pid_t child = fork();
+    } else if (is(way, "exec")) {
+        pid_t child = fork_flushed();
         if (child == 0) {
             dup2(server, 0);
             execl(self, self, "reader", NULL);
             _exit(1);
         }
         await_child(child);
-    } else if (strcmp(way, "fork") == 0) {
-        fflush(stdout);
-        pid_t child = fork();
+    } else if (is(way, "fork")) {
+        pid_t child = fork_flushed();
         if (child == 0) {
             read_all("in the child", server);
             fflush(stdout);
@@ -92,7 +85,7 @@ static void hand_on(const char *way) {
 /* The other end has sent, and finished or gone, before anything was read. */
 static void ended(const char *how, const char *way, const char *bytes) {
     amount = strtoul(bytes, NULL, 10);
-    meet(strcmp(how, "closed") == 0 ? send_and_close : send_and_shut);
+    meet(is(how, "closed") ? send_and_close : send_and_shut);
     await_by(told);
     hand_on(way);
     close(server);
@@ -119,7 +112,7 @@ static void act_helped(void) {
 
 /* What it sent has not been read when its peer hands its end on, and it is killed. */
 static void helped(const char *way) {
-    helper_closes = strcmp(way, "close") == 0;
+    helper_closes = is(way, "close");
     meet(act_helped);
     await_by(told);
     pid_t reader = spawn_reader("reader", server, 1);
@@ -198,7 +191,7 @@ static void become(const char *how) {
     struct pollfd file = {0};
     char byte;
     need(pipe2(leash, O_CLOEXEC) == 0, "pipe");
-    meet(strcmp(how, "half") == 0 ? act_half : act_much);
+    meet(is(how, "half") ? act_half : act_much);
     await_by(told);
     /* Its descriptors are closed by then. */
     for (char path[64], name[8] = ""; strcmp(name, "cat\n") != 0; usleep(1000)) {
@@ -207,14 +200,13 @@ static void become(const char *how) {
         need(comm != NULL && fgets(name, sizeof name, comm) != NULL, "a name");
         fclose(comm);
     }
-    if (strcmp(how, "half") == 0) {
+    if (is(how, "half")) {
         need(recv(server, &byte, 1, 0) == 0, "an end");
         need(send(server, "x", 1, MSG_NOSIGNAL) == 1, "a word");
         file.fd = server;
         printf("%d: %x\n", poll(&file, 1, 20000), file.revents);
     } else {
-        pid_t reader = spawn_reader("reader", server, 1);
-        await_child(reader);
+        await_child(spawn_reader("reader", server, 1));
     }
     close(server);
     close(leash[0]), close(leash[1]);
@@ -227,13 +219,10 @@ enum { PASSED = 12 };
 static void act_many(void) {
     static int ends[PASSED];
     struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    int one = 1;
     need(read(start[0], &address, sizeof address) == sizeof address, "an address");
     for (int index = 0; index < PASSED; index++) {
-        ends[index] = socket(AF_INET, SOCK_STREAM, 0);
-        need(connect(ends[index], (struct sockaddr *)&address, length) == 0, "connect");
-        setsockopt(ends[index], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        ends[index] = connected_socket(&address, 0);
+        set_no_delay(ends[index]);
         talk(ends[index]);
         need(send(ends[index], "unread", 6, 0) == 6, "a word");
     }
@@ -250,17 +239,13 @@ static void passed(void) {
     char byte = 'x';
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int ends[2], accepted[PASSED], one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, PASSED) == 0, "listen");
-    getsockname(listener, (struct sockaddr *)&address, &length);
+    struct sockaddr_in address;
+    int ends[2], accepted[PASSED], listener = listening_socket(&address);
     meet(act_many);
     need(write(start[1], &address, sizeof address) == sizeof address, "an address");
     for (int index = 0; index < PASSED; index++) {
-        accepted[index] = accept(listener, NULL, NULL);
-        need(accepted[index] >= 0, "accept");
-        setsockopt(accepted[index], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        accepted[index] = accepted_socket(listener, 0);
+        set_no_delay(accepted[index]);
         answer(accepted[index]);
     }
     await_by(told);
@@ -268,11 +253,9 @@ static void passed(void) {
     header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof accepted);
     memcpy(CMSG_DATA(header), accepted, sizeof accepted);
     need(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a pair");
-    struct timespec before, after;
-    clock_gettime(CLOCK_MONOTONIC, &before);
+    long before_ms = now_ms();
     need(sendmsg(ends[0], &message, 0) == 1, "pass");
-    clock_gettime(CLOCK_MONOTONIC, &after);
-    printf("%s\n", after.tv_sec - before.tv_sec < PASSED / 2 ? "at once" : "one after another");
+    printf("%s\n", now_ms() - before_ms < PASSED / 2 * 1000 ? "at once" : "one after another");
     signal_by(start);
     close(server);
     join();
@@ -369,11 +352,9 @@ static void act_slow_reader(void) {
     fcntl(client, F_SETFD, 0);
     pid_t child = fork();
     if (child == 0) {
-        char number[16];
+        char number[16], other[16], result[16];
         snprintf(number, sizeof number, "%d", fcntl(start[0], F_DUPFD, 3));
-        char other[16];
         snprintf(other, sizeof other, "%d", client);
-        char result[16];
         snprintf(result, sizeof result, "%d", fcntl(told[1], F_DUPFD, 3));
         execl(self, self, "waiting", number, other, result, NULL);
         _exit(1);
@@ -384,42 +365,14 @@ static void act_slow_reader(void) {
 
 static int payment[2];
 
-/* A process of the same family, which is killed behind the first piece that it gives the kernel. */
-static pid_t fork_payer(void) {
+/* A process of the same family, which is killed where it is told to by a function of `killed.c`, while it waits for `events`. Without
+   the library it is killed at once. */
+static pid_t fork_payer(const char *function, short events) {
     need(pipe2(payment, O_CLOEXEC) == 0, "pipe");
-    fflush(stdout);
-    pid_t payer = fork();
+    pid_t payer = fork_flushed();
     if (payer == 0) {
-        struct pollfd file = {server, POLLIN, 0};
-        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_from_now");
-        await_by(payment);
-        if (from_now != NULL) {
-            from_now();
-        }
-        for (int turn = 0; from_now != NULL && turn < 3000; turn++) {
-            poll(&file, 1, 10);
-        }
-        need(from_now == NULL, "it was not killed");
-        kill(getpid(), SIGKILL);
-    }
-    return payer;
-}
-
-/* The same for one that is killed when all is paid, before the kernel is told the end behind it. */
-static void shut_by_killed(void) {
-    int room = 65536;
-    size_t sent = 0;
-    char number[32] = {0};
-    meet(act_slow_reader);
-    fill(server, &sent);
-    /* From here on the kernel has room for a part of it. */
-    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    need(pipe2(payment, O_CLOEXEC) == 0, "pipe");
-    fflush(stdout);
-    pid_t payer = fork();
-    if (payer == 0) {
-        struct pollfd file = {server, 0, 0};
-        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_before_an_end");
+        struct pollfd file = {server, events, 0};
+        void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, function);
         await_by(payment);
         if (from_now != NULL) {
             from_now();
@@ -431,6 +384,31 @@ static void shut_by_killed(void) {
         }
         kill(getpid(), SIGKILL);
     }
+    return payer;
+}
+
+/* Fills the connection with a slow reader. From then on the kernel has room for a part of what was sent. Returns how much that was. */
+static size_t meet_slow_reader(void) {
+    int room = 65536;
+    size_t sent = 0;
+    meet(act_slow_reader);
+    fill(server, &sent);
+    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    return sent;
+}
+
+/* Ends when the reader has ended, and says whether it has read all of it. How much that was differs from run to run. */
+static void join_slow_reader(size_t sent) {
+    char number[32] = {0};
+    join();
+    need(read(told[0], number, sizeof number) > 0, "a sum");
+    printf("%s\n", strtoul(number, NULL, 10) == sent ? "all of it" : number);
+}
+
+/* One that is killed when all is paid, before the kernel is told the end behind it. */
+static void shut_by_killed(void) {
+    size_t sent = meet_slow_reader();
+    pid_t payer = fork_payer("killed_before_an_end", 0);
     signal_by(start);
     await_by(told);
     shutdown(server, SHUT_WR);
@@ -440,21 +418,14 @@ static void shut_by_killed(void) {
     struct pollfd result = {told[0], POLLIN, 0};
     printf("%d\n", poll(&result, 1, 30000));
     close(server);
-    join();
-    need(read(told[0], number, sizeof number) > 0, "a sum");
-    printf("%s\n", strtoul(number, NULL, 10) == sent ? "all of it" : number);
+    join_slow_reader(sent);
 }
 
 /* A reader with hardly any room has the rest given back to it, while its sender goes on with other things. */
 static void owing(const char *way) {
-    int room = 65536;
-    size_t sent = 0;
-    meet(act_slow_reader);
-    fill(server, &sent);
-    /* From here on the kernel has room for a part of it. */
-    setsockopt(server, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    size_t sent = meet_slow_reader();
     printf("%s\n", sent > 60000 ? "filled" : "hardly anything was sent");
-    pid_t payer = strcmp(way, "killed") == 0 ? fork_payer() : 0;
+    pid_t payer = is(way, "killed") ? fork_payer("killed_from_now", POLLIN) : 0;
     signal_by(start);
     await_by(told);
     if (payer > 0) {
@@ -463,39 +434,37 @@ static void owing(const char *way) {
     }
     /* The other end has asked for it by now. Whoever waits a little now and then has to go on. */
     struct pollfd file = {server, POLLIN, 0};
-    struct timespec before, now;
-    time_t started = time(NULL);
-    long longest_s = 0;
-    int set = epoll_create1(0), kind = strcmp(way, "epoll") == 0;
+    long started_ms = now_ms(), longest_ms = 0;
+    int set = epoll_create1(0), kind = is(way, "epoll");
     struct epoll_event event = {.events = EPOLLIN};
     epoll_ctl(set, EPOLL_CTL_ADD, server, &event);
     for (int turn = 0; turn < 40; turn++) {
-        clock_gettime(CLOCK_MONOTONIC, &before);
+        long before_ms = now_ms();
         need((kind ? epoll_wait(set, &event, 1, 10) : poll(&file, 1, 10)) == 0, "nothing is to be heard");
         fill(server, &sent);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        longest_s = now.tv_sec - before.tv_sec > longest_s ? now.tv_sec - before.tv_sec : longest_s;
+        long taken_ms = now_ms() - before_ms;
+        longest_ms = taken_ms > longest_ms ? taken_ms : longest_ms;
     }
     /* Of 10 ms each, forty times. */
-    printf("%s\n", longest_s < 5 && time(NULL) - started < 20 ? "it went on" : "it stood still");
+    printf("%s\n", longest_ms < 5000 && now_ms() - started_ms < 20000 ? "it went on" : "it stood still");
     /* From here on it is read. */
     signal_by(start);
-    if (strcmp(way, "recv") == 0) {
+    if (is(way, "recv")) {
         char byte;
         shutdown(server, SHUT_WR);
         printf("%zd\n", recv(server, &byte, 1, 0));
-    } else if (strcmp(way, "send") == 0 || strcmp(way, "killed") == 0) {
+    } else if (is(way, "send") || is(way, "killed")) {
         int waits = fcntl(server, F_GETFL);
         fcntl(server, F_SETFL, waits & ~O_NONBLOCK);
         char byte = byte_at(sent);
         printf("%zd\n", send(server, &byte, 1, 0));
         sent++;
-    } else if (strcmp(way, "elsewhere") == 0) {
+    } else if (is(way, "elsewhere")) {
         /* Only what the reader says at the end is waited for; which comes when all was read but the end. */
         shutdown(server, SHUT_WR);
         struct pollfd result = {told[0], POLLIN, 0};
         printf("%d\n", poll(&result, 1, 30000));
-    } else if (strcmp(way, "close") == 0) {
+    } else if (is(way, "close")) {
         /* Whatever is left by then. */
         close(server);
     } else {
@@ -510,18 +479,15 @@ static void owing(const char *way) {
         }
         sent++;
     }
-    if (strcmp(way, "close") != 0) {
+    if (!is(way, "close")) {
         close(server);
     }
-    join();
-    /* How much that was differs from run to run. */
-    char number[32] = {0};
-    need(read(told[0], number, sizeof number) > 0, "a sum");
-    printf("%s\n", strtoul(number, NULL, 10) == sent ? "all of it" : number);
+    join_slow_reader(sent);
 }
 
 /* As `reader`, when it is told to, and it tells how much it was. */
-static void wait_and_read(int passage, int fd, int result) {
+static void wait_and_read(const char *passage_word, const char *fd_word, const char *result_word) {
+    int passage = atoi(passage_word), fd = atoi(fd_word), result = atoi(result_word);
     static char bytes[65536];
     size_t total = 0;
     int is_right = 1;
@@ -544,17 +510,17 @@ static const char *way_of_act;
 /* A program that ends in one of the ways in which programs end. */
 static void act_exit(void) {
     need(send(client, "hello", 5, 0) == 5, "a word");
-    if (strcmp(way_of_act, "quick_exit") == 0) {
+    if (is(way_of_act, "quick_exit")) {
         quick_exit(0);
-    } else if (strcmp(way_of_act, "exit_group") == 0) {
+    } else if (is(way_of_act, "exit_group")) {
         syscall(SYS_exit_group, 0);
-    } else if (strcmp(way_of_act, "exit_thread") == 0) {
+    } else if (is(way_of_act, "exit_thread")) {
         syscall(SYS_exit, 0);
-    } else if (strcmp(way_of_act, "_exit") == 0) {
+    } else if (is(way_of_act, "_exit")) {
         _exit(0);
-    } else if (strcmp(way_of_act, "exec") == 0) {
+    } else if (is(way_of_act, "exec")) {
         execl("/bin/true", "true", NULL);
-    } else if (strcmp(way_of_act, "exec_by_number") == 0) {
+    } else if (is(way_of_act, "exec_by_number")) {
         char *words[] = {"true", NULL};
         syscall(SYS_execve, "/bin/true", words, environ);
     }
@@ -567,17 +533,14 @@ static void exits(const char *way) {
     meet(act_exit);
     ssize_t found = recv(server, bytes, sizeof bytes, 0);
     printf("%zd\n", found);
-    found = recv(server, bytes, sizeof bytes, 0);
-    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+    say_end(server);
     join();
 }
 
 static void act_late(void) {
     await_by(start);
     need(send(client, "x", 1, 0) == 1, "a late byte");
-    char byte;
-    ssize_t found = recv(client, &byte, 1, 0);
-    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+    say_end(client);
 }
 
 static volatile pid_t receiver;
@@ -592,11 +555,10 @@ static void *receive_one(void *argument) {
 
 /* The socket is closed while another thread receives from it; its number is given to something else. */
 static void closed_meanwhile(const char *way) {
-    pthread_t thread;
     meet(act_late);
-    pthread_create(&thread, NULL, receive_one, NULL);
+    pthread_t thread = start_thread(receive_one, NULL);
     await_sleep(&receiver);
-    if (strcmp(way, "dup2") == 0) {
+    if (is(way, "dup2")) {
         need(dup2(start[0], server) == server, "dup2");
     } else {
         close(server);
@@ -604,7 +566,7 @@ static void closed_meanwhile(const char *way) {
     }
     usleep(300000);
     signal_by(start);
-    pthread_join(thread, NULL);
+    join_thread(thread);
     join();
 }
 
@@ -617,14 +579,11 @@ static void act_echo(void) {
     printf("%s\n", found == 0 ? "the end" : strerror(errno));
 }
 
-#define SAY(what) (errno = 0, number = (long)(what), printf("%s = %ld %s\n", #what, number, number < 0 ? strerror(errno) : ""))
-
 /* Calls by other names and by their numbers. */
 static void others(void) {
     char bytes[64] = "0123456789", heard[64];
     struct iovec part = {bytes, 10}, into = {heard, 10};
     struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
-    long number;
     int one = 1, zero = 0;
     meet(act_echo);
     struct pollfd file = {server, POLLIN, 0};
@@ -682,7 +641,6 @@ static void others(void) {
 /* A child that is cloned by the call's number has the connection as well. */
 static void cloned(void) {
     char bytes[16] = "0123456789", heard[16] = "";
-    long number;
     meet(act_echo);
     fflush(stdout);
     unsigned long long arguments[11] = {[4] = SIGCHLD};
@@ -762,7 +720,6 @@ static int say_by_list(int fd, const char *format, ...) {
 /* Texts that the C library writes by itself, with more arguments than registers hold. */
 static void printed(void) {
     char heard[64] = "";
-    long number;
     meet(act_echo);
     SAY(send(server, "<", 1, 0));
     SAY(dprintf(server, "%d %d %d %d %d %d %.1f %.1f %s", 1, 2, 3, 4, 5, 6, 7.5, 8.5, "nine"));
@@ -780,7 +737,6 @@ static void printed(void) {
 /* The C library's own threads read and write. */
 static void asynchronous(void) {
     char bytes[16] = "0123456789", heard[16] = "";
-    long number;
     meet(act_echo);
     struct aiocb there = {.aio_fildes = server, .aio_buf = bytes, .aio_nbytes = 10};
     struct aiocb back = {.aio_fildes = server, .aio_buf = heard, .aio_nbytes = 10};
@@ -799,7 +755,6 @@ static void asynchronous(void) {
 
 static void *send_a_file(void *argument) {
     int file = memfd_create("a file", 0);
-    long number;
     char bytes[4096];
     for (size_t place = 0; place < 200000; place += sizeof bytes) {
         for (size_t at = 0; at < sizeof bytes; at++) {
@@ -827,20 +782,19 @@ static void small(void) {
     pthread_attr_init(&attributes);
     need(pthread_attr_setstacksize(&attributes, 16384) == 0, "a small stack");
     need(pthread_create(&thread, &attributes, send_a_file, NULL) == 0, "a thread");
-    pthread_join(thread, NULL);
+    join_thread(thread);
     signal_by(start);
     join();
 }
 
 /* Addresses, time-outs and sets that are not there. */
 static void nowhere(const char *whose) {
-    long number;
     char *none = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char bytes[16] = "0123456789";
     struct pollfd file = {0, POLLIN, 0};
     struct epoll_event event = {.events = EPOLLIN};
     fd_set some;
-    if (strcmp(whose, "carried") == 0) {
+    if (is(whose, "carried")) {
         meet(act_echo);
     } else {
         server = socket(AF_INET, SOCK_STREAM, 0);
@@ -916,8 +870,7 @@ static void say_and_end(int number, siginfo_t *information, void *context) {
 /* A signal whose stack cannot be written, with a handler for what comes of it, or without. */
 static void unwritable(const char *way) {
     meet(act_echo);
-    fflush(stdout);
-    pid_t child = fork();
+    pid_t child = fork_flushed();
     if (child == 0) {
         struct rlimit none = {0, 0};
         struct sigaction action = {.sa_sigaction = say_and_end, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -926,7 +879,7 @@ static void unwritable(const char *way) {
         stack.ss_sp = mmap(NULL, stack.ss_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         need(sigaltstack(&stack, NULL) == 0, "sigaltstack");
         sigaction(SIGUSR1, &action, NULL);
-        if (strcmp(way, "handled") == 0) {
+        if (is(way, "handled")) {
             action.sa_flags = SA_SIGINFO;
             sigaction(SIGSEGV, &action, NULL);
         }
@@ -954,14 +907,13 @@ static void *signal_later(void *argument) {
 
 /* A blocking send for which there is no memory waits, and works not. */
 static void starved(void) {
-    pthread_t thread;
     struct rusage before, after;
     meet(act_read_all);
     void (*end)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "memory_ends");
     if (end != NULL) {
         end();
     }
-    pthread_create(&thread, NULL, signal_later, NULL);
+    pthread_t thread = start_thread(signal_later, NULL);
     getrusage(RUSAGE_SELF, &before);
     send_all(server, 12000000);
     getrusage(RUSAGE_SELF, &after);
@@ -969,13 +921,12 @@ static void starved(void) {
                      after.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_utime.tv_usec - before.ru_stime.tv_usec;
     printf("%s\n", worked_us < 500000 ? "it has slept" : "it has spun");
     close(server);
-    pthread_join(thread, NULL);
+    join_thread(thread);
     join();
 }
 
 static void act_shut_and_hear(void) {
     char byte;
-    long number;
     SAY(shutdown(client, SHUT_RDWR));
     signal_by(told);
     await_by(start);
@@ -985,12 +936,10 @@ static void act_shut_and_hear(void) {
 
 /* A shutdown that comes too late fails, and changes nothing of what the other end hears. */
 static void shut_late(void) {
-    long number;
     meet(act_shut_and_hear);
     await_by(told);
     SAY(send(server, "x", 1, MSG_NOSIGNAL));
-    struct pollfd file = {server, POLLHUP, 0};
-    need(poll(&file, 1, 20000) == 1, "a reset");
+    await_events(server, POLLHUP, "a reset");
     SAY(shutdown(server, SHUT_WR));
     signal_by(start);
     await_by(told);
@@ -1018,8 +967,6 @@ static void *close_the_sandbox(void *argument) {
 
 /* Lists of messages go on while a sandbox closes. */
 static void closing(void) {
-    long number;
-    pthread_t asker, closer;
     char text[] = "some text";
     struct iovec part = {text, sizeof text};
     struct mmsghdr *message = calloc(1, sizeof *message);
@@ -1030,11 +977,11 @@ static void closing(void) {
     if (from_now != NULL) {
         from_now();
     }
-    pthread_create(&asker, NULL, ask, NULL);
+    pthread_t asker = start_thread(ask, NULL);
     while (is_asked != NULL && !is_asked()) {
         usleep(1000);
     }
-    pthread_create(&closer, NULL, close_the_sandbox, NULL);
+    pthread_t closer = start_thread(close_the_sandbox, NULL);
     /* The sandbox waits for two seconds at most. */
     usleep(400000);
     int is_in_time = !has_waited || from_now == NULL;
@@ -1045,8 +992,8 @@ static void closing(void) {
     if (no_more != NULL) {
         no_more();
     }
-    pthread_join(asker, NULL);
-    pthread_join(closer, NULL);
+    join_thread(asker);
+    join_thread(closer);
     close(server);
     join();
 }
@@ -1071,10 +1018,10 @@ enum { TRIES = 48, REST = 300 };
 
 static void serve_and_end(int listener, const char *how, int rounds, size_t length) {
     struct linger at_once = {1, 0};
-    int is_lingering = strcmp(how, "linger") == 0;
+    int is_lingering = is(how, "linger");
     char bytes[REST];
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    need(fd >= 0 && close(listener) == 0, "accept");
+    int fd = accepted_socket(listener, SOCK_CLOEXEC);
+    need(close(listener) == 0, "close");
     for (int round = 0; round < rounds; round++) {
         need(recv(fd, bytes, 1, 0) == 1 && send(fd, bytes, 1, 0) == 1, "a round");
     }
@@ -1084,9 +1031,9 @@ static void serve_and_end(int listener, const char *how, int rounds, size_t leng
         await_by(start);
         need(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0, "SO_LINGER");
         close(fd);
-    } else if (strcmp(how, "close") == 0) {
+    } else if (is(how, "close")) {
         close(fd);
-    } else if (strcmp(how, "exec") == 0) {
+    } else if (is(how, "exec")) {
         execl("/bin/true", "true", NULL);
     }
     exit(0);
@@ -1098,36 +1045,31 @@ static void answered(const char *how) {
     for (int try = 0; try < TRIES; try++) {
         static char bytes[65536];
         size_t length = try % 3 == 2 ? 20000 : 100, total = 0;
-        int listener = socket(AF_INET, SOCK_STREAM, 0), waiting = 0;
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t size = sizeof address;
-        need(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0, "listen");
-        getsockname(listener, (struct sockaddr *)&address, &size);
-        fflush(stdout);
-        pid_t child = fork();
+        struct sockaddr_in address;
+        int listener = listening_socket(&address), waiting = 0;
+        pid_t child = fork_flushed();
         if (child == 0) {
             serve_and_end(listener, how, try, length);
         }
         close(listener);
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        need(connect(fd, (struct sockaddr *)&address, size) == 0, "connect");
+        int fd = connected_socket(&address, SOCK_CLOEXEC);
         for (int round = 0; round < try; round++) {
             need(send(fd, bytes, 1, 0) == 1 && recv(fd, bytes, 1, 0) == 1, "a round");
         }
         need(send(fd, bytes, REST, 0) == REST, "a request");
-        struct pollfd file = {fd, POLLIN, 0};
-        while (strcmp(how, "linger") == 0 && waiting < (int)length) {
-            need(poll(&file, 1, 20000) == 1 && ioctl(fd, FIONREAD, &waiting) == 0, "an answer");
-        }
-        if (strcmp(how, "linger") == 0) {
+        if (is(how, "linger")) {
+            while (waiting < (int)length) {
+                await_events(fd, POLLIN, "an answer");
+                need(ioctl(fd, FIONREAD, &waiting) == 0, "FIONREAD");
+            }
             signal_by(start);
         }
         /* The reset is there before the first byte of the answer is read. For a moment the kernel shows its error alone. */
-        file.events = 0;
+        short events;
         do {
-            need(poll(&file, 1, 20000) == 1, "a reset");
-        } while (file.revents == POLLERR);
-        need(file.revents == (POLLERR | POLLHUP), "a reset");
+            events = await_events(fd, 0, "a reset");
+        } while (events == POLLERR);
+        need(events == (POLLERR | POLLHUP), "a reset");
         ssize_t found;
         while ((found = read(fd, bytes, 64)) > 0) {
             total += found;
@@ -1170,19 +1112,14 @@ static void answer_late(int fd) {
 static void cut_over(void) {
     int tries_held = 0;
     for (int try = 0; try < 12; try++) {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t size = sizeof address;
-        int listener = socket(AF_INET, SOCK_STREAM, 0);
-        need(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0, "listen");
-        getsockname(listener, (struct sockaddr *)&address, &size);
-        fflush(stdout);
-        pid_t child = fork();
+        struct sockaddr_in address;
+        int listener = listening_socket(&address);
+        pid_t child = fork_flushed();
         if (child == 0) {
-            answer_late(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+            answer_late(accepted_socket(listener, SOCK_CLOEXEC));
         }
         close(listener);
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        need(connect(fd, (struct sockaddr *)&address, size) == 0, "connect");
+        int fd = connected_socket(&address, SOCK_CLOEXEC);
         unsigned held_back, held_last = 0;
         __u64 before = 0;
         char byte = 'x';
@@ -1224,17 +1161,16 @@ static void act_read_a_part(void) {
 static void timed_out(const char *way) {
     enum { TIME_MS = 600, LATE_MS = 1400 };
     static char bytes[65536];
-    int time_ms = TIME_MS, is_blocking = strcmp(way, "send") == 0;
-    long number, started_ms, taken_ms;
-    pthread_t watcher;
+    int is_blocking = is(way, "send");
+    long started_ms, taken_ms;
     meet(act_read_a_part);
-    pthread_create(&watcher, NULL, watch_stalls, NULL);
-    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
-    if (strcmp(way, "poll") != 0) {
+    start_thread(watch_stalls, NULL);
+    set_option(server, IPPROTO_TCP, TCP_USER_TIMEOUT, TIME_MS);
+    if (!is(way, "poll")) {
         kill(peer, SIGSTOP);
     }
     int set = epoll_create1(0);
-    struct epoll_event event = {.events = strcmp(way, "edges") == 0 ? EPOLLOUT | EPOLLET : EPOLLOUT};
+    struct epoll_event event = {.events = is(way, "edges") ? EPOLLOUT | EPOLLET : EPOLLOUT};
     need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
     ssize_t sent;
     for (;;) {
@@ -1245,10 +1181,8 @@ static void timed_out(const char *way) {
         if (is_blocking || errno != EAGAIN) {
             break;
         }
-        struct pollfd file = {server, POLLOUT, 0};
-        if (strcmp(way, "poll") == 0) {
-            need(poll(&file, 1, 20000) == 1, "poll");
-            event.events = file.revents;
+        if (is(way, "poll")) {
+            event.events = await_events(server, POLLOUT, "poll");
         } else {
             need(epoll_wait(set, &event, 1, 20000) == 1, "epoll_wait");
         }
@@ -1258,8 +1192,7 @@ static void timed_out(const char *way) {
             break;
         }
     }
-    number = sent;
-    printf("%ld %s\n", number, strerror(errno));
+    printf("%zd %s\n", sent, strerror(errno));
     taken_ms = now_ms() - started_ms;
     printf("%s\n", taken_ms < TIME_MS ? "too early" : taken_ms - stalled_ms > LATE_MS ? "too late" : "in time");
     SAY(send(server, bytes, 1, MSG_NOSIGNAL));
@@ -1284,20 +1217,19 @@ static void act_hand_to_idle(void) {
 /* The time passes while bytes that were returned wait for room in the kernel. */
 static void timed_out_owing(const char *way) {
     static char bytes[65536];
-    int time_ms = 600, error = 0;
+    int error = 0;
     socklen_t size = sizeof error;
-    long number;
     meet(act_hand_to_idle);
     while (send(server, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
     }
-    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
+    set_option(server, IPPROTO_TCP, TCP_USER_TIMEOUT, 600);
     signal_by(start);
     struct pollfd file = {server, POLLOUT, 0};
     need(poll(&file, 1, 20000) == 1, "poll");
     printf("%x\n", file.revents);
-    if (strcmp(way, "send") == 0) {
+    if (is(way, "send")) {
         SAY(send(server, bytes, 1, MSG_NOSIGNAL));
-    } else if (strcmp(way, "recv") == 0) {
+    } else if (is(way, "recv")) {
         SAY(recv(server, bytes, 1, 0));
     } else {
         need(getsockopt(server, SOL_SOCKET, SO_ERROR, &error, &size) == 0, "SO_ERROR");
@@ -1322,24 +1254,22 @@ static void act_read_slowly(void) {
 
 /* A peer that reads slowly, and one that is stopped while nothing is sent, are not ended. */
 static void kept(const char *way) {
-    int time_ms = 400, one = 1;
-    meet(strcmp(way, "slow") == 0 ? act_read_slowly : act_read_late);
-    need(setsockopt(server, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_ms, sizeof time_ms) == 0, "TCP_USER_TIMEOUT");
-    if (strcmp(way, "slow") == 0) {
+    meet(is(way, "slow") ? act_read_slowly : act_read_late);
+    set_option(server, IPPROTO_TCP, TCP_USER_TIMEOUT, 400);
+    if (is(way, "slow")) {
         send_all(server, 12 << 20);
     } else {
         /* The kernel asks every second whether the peer's machine is there, which a stopped process does not prevent. */
-        need(setsockopt(server, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) == 0, "SO_KEEPALIVE");
-        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof one) == 0, "TCP_KEEPIDLE");
-        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPINTVL, &one, sizeof one) == 0, "TCP_KEEPINTVL");
-        need(setsockopt(server, IPPROTO_TCP, TCP_KEEPCNT, &one, sizeof one) == 0, "TCP_KEEPCNT");
+        set_option(server, SOL_SOCKET, SO_KEEPALIVE, 1);
+        set_option(server, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+        set_option(server, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+        set_option(server, IPPROTO_TCP, TCP_KEEPCNT, 1);
         kill(peer, SIGSTOP);
         usleep(2500000);
         kill(peer, SIGCONT);
         signal_by(start);
         send_all(server, 1000);
     }
-    long number;
     SAY(shutdown(server, SHUT_WR));
     read_all("the end", server);
     join();
@@ -1364,11 +1294,11 @@ static void as_inetd(const char *way) {
     char line[80];
     meet(act_as_caller);
     close(0);
-    if (strcmp(way, "dup2") == 0) {
+    if (is(way, "dup2")) {
         need(dup2(server, 0) == 0 && dup2(server, 1) == 1, "dup2");
-    } else if (strcmp(way, "dup3") == 0) {
+    } else if (is(way, "dup3")) {
         need(dup3(server, 0, 0) == 0 && dup3(server, 1, 0) == 1, "dup3");
-    } else if (strcmp(way, "dup") == 0) {
+    } else if (is(way, "dup")) {
         need(dup(server) == 0 && close(1) == 0 && dup(server) == 1, "dup");
     } else {
         need(fcntl(server, F_DUPFD, 0) == 0 && close(1) == 0 && fcntl(server, F_DUPFD, 0) == 1, "fcntl");
@@ -1414,10 +1344,10 @@ static void terminal(const char *way) {
     int master, slave, status;
     meet(act_end_at_once);
     need(dup2(server, 0) == 0, "dup2");
-    pid_t child = strcmp(way, "forkpty") == 0 ? forkpty(&master, NULL, NULL, NULL) : fork();
+    pid_t child = is(way, "forkpty") ? forkpty(&master, NULL, NULL, NULL) : fork();
     if (child == 0) {
         struct pollfd files[] = {{server, POLLIN, 0}, {0, POLLIN, 0}};
-        if (strcmp(way, "login_tty") == 0 && (openpty(&master, &slave, NULL, NULL, NULL) != 0 || login_tty(slave) != 0)) {
+        if (is(way, "login_tty") && (openpty(&master, &slave, NULL, NULL, NULL) != 0 || login_tty(slave) != 0)) {
             _exit(100);
         }
         signal_by(start);
@@ -1438,8 +1368,8 @@ static void reused(const char *way) {
     meet(act_end_at_once);
     int copy = dup(server);
     FILE *stream = fdopen(copy, "r+");
-    need(stream != NULL && (strcmp(way, "fclose") == 0 ? fclose(stream) == 0 : freopen("/dev/zero", "r", stream) == stream), way);
-    if (strcmp(way, "fclose") == 0) {
+    need(stream != NULL && (is(way, "fclose") ? fclose(stream) == 0 : freopen("/dev/zero", "r", stream) == stream), way);
+    if (is(way, "fclose")) {
         need(pipe(ends) == 0 && (ends[0] == copy || dup2(ends[0], copy) == copy), "a pipe");
     } else {
         need(fileno(stream) == copy, "the number");
@@ -1447,20 +1377,9 @@ static void reused(const char *way) {
     signal_by(start);
     join();
     struct pollfd files[] = {{server, POLLIN, 0}, {copy, POLLIN, 0}};
-    need(poll(files, 1, 10000) == 1, "the end");
+    await_events(server, POLLIN, "the end");
     poll(files, 2, 0);
     printf("%x %x\n", files[0].revents, files[1].revents);
-}
-
-/* What a socket does that has been connected before. */
-static int anywhere(struct sockaddr_in *address, int is_listening) {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    socklen_t size = sizeof *address;
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    need(bind(fd, (struct sockaddr *)address, size) == 0, "bind");
-    need(!is_listening || listen(fd, 4) == 0, "listen");
-    getsockname(fd, (struct sockaddr *)address, &size);
-    return fd;
 }
 
 static void act_first(void) {
@@ -1494,21 +1413,20 @@ static void talk_again(const char *what, int fd, int other) {
     read_all(what, fd);
 }
 
+/* What a socket does that has been connected before. */
 static void connected_again(const char *way) {
     struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
     struct sockaddr_in address, refusing;
-    long number;
-    int waiting = -1, is_child = strcmp(way, "child") == 0;
+    int waiting = -1, is_child = is(way, "child");
     char byte;
-    int listener = anywhere(&address, 1), refuser = anywhere(&refusing, 0);
+    int listener = listening_socket(&address), refuser = bound_socket(&refusing);
     meet(act_first);
     await_by(told);
     send_all(server, 2000);
     int set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.u64 = 7};
     need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
-    fflush(stdout);
-    pid_t child = is_child ? fork() : 0;
+    pid_t child = is_child ? fork_flushed() : 0;
     if (is_child && child != 0) {
         /* The child dissolves the connection of both. */
         await_child(child);
@@ -1529,7 +1447,7 @@ static void connected_again(const char *way) {
     }
     signal_by(start);
     join();
-    if (strcmp(way, "listen") == 0) {
+    if (is(way, "listen")) {
         socklen_t size = sizeof address;
         SAY(listen(server, 4));
         getsockname(server, (struct sockaddr *)&address, &size);
@@ -1538,17 +1456,15 @@ static void connected_again(const char *way) {
         SAY(connect(fd, (struct sockaddr *)&address, size));
         SAY(epoll_wait(set, &event, 1, 20000));
         printf("%x of %d\n", event.events, (int)event.data.u64);
-        int other = accept4(server, NULL, NULL, SOCK_CLOEXEC);
-        need(other >= 0, "accept");
+        int other = accepted_socket(server, SOCK_CLOEXEC);
         talk_again("accepted", fd, other);
         close(fd);
     } else {
-        if (strcmp(way, "refused") == 0) {
+        if (is(way, "refused")) {
             SAY(connect(server, (struct sockaddr *)&refusing, sizeof refusing));
         }
         SAY(connect(server, (struct sockaddr *)&address, sizeof address));
-        int other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        need(other >= 0, "accept");
+        int other = accepted_socket(listener, SOCK_CLOEXEC);
         SAY(epoll_wait(set, &event, 1, 20000));
         printf("%x of %d\n", event.events, (int)event.data.u64);
         SAY(recv(server, &byte, 1, MSG_DONTWAIT));
@@ -1563,19 +1479,18 @@ static void connected_again(const char *way) {
 static void connected_early(void) {
     struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
     struct sockaddr_in address;
-    int listener = anywhere(&address, 1);
+    int listener = listening_socket(&address);
     for (int rounds = 0; rounds < 16; rounds++) {
         char byte = 'x';
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
-        int first = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        int fd = connected_socket(&address, SOCK_CLOEXEC);
+        int first = accepted_socket(listener, SOCK_CLOEXEC);
         for (int round = 0; round < rounds; round++) {
             need(send(fd, &byte, 1, 0) == 1 && recv(first, &byte, 1, 0) == 1, "a question");
             need(send(first, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1, "an answer");
         }
         need(connect(fd, &nowhere, sizeof nowhere) == 0, "dissolve");
         need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect again");
-        int second = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        int second = accepted_socket(listener, SOCK_CLOEXEC);
         talk_again("the second", fd, second);
         read_all("the first", first);
         close(first);
@@ -1587,20 +1502,19 @@ static void connected_early(void) {
 /* Sockets that were refused, or have listened, before they connect. */
 static void connected_late(void) {
     struct sockaddr_in address, refusing;
-    long number;
-    int listener = anywhere(&address, 1), refuser = anywhere(&refusing, 0);
+    int listener = listening_socket(&address), refuser = bound_socket(&refusing);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     SAY(connect(fd, (struct sockaddr *)&refusing, sizeof refusing));
     SAY(send(fd, "x", 1, MSG_NOSIGNAL));
     SAY(connect(fd, (struct sockaddr *)&address, sizeof address));
-    int other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int other = accepted_socket(listener, SOCK_CLOEXEC);
     talk_again("refused", fd, other);
     close(fd);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     SAY(listen(fd, 1));
     SAY(shutdown(fd, SHUT_RDWR));
     SAY(connect(fd, (struct sockaddr *)&address, sizeof address));
-    other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    other = accepted_socket(listener, SOCK_CLOEXEC);
     talk_again("was a listener", fd, other);
     close(fd);
     close(refuser);
@@ -1679,9 +1593,9 @@ static int become_cat(void *argument) {
 
 /* A child in its parent's memory, made by `vfork` or by `clone`. */
 static void vforked(const char *way, const char *what) {
-    int (*act)(void *) = strcmp(what, "changes") == 0 ? change_everything
-                         : strcmp(what, "sends") == 0 ? send_from_child
-                         : strcmp(what, "forks") == 0 ? fork_in_child
+    int (*act)(void *) = is(what, "changes") ? change_everything
+                         : is(what, "sends") ? send_from_child
+                         : is(what, "forks") ? fork_in_child
                                                       : become_cat;
     enum { BYTES = 1 << 17 };
     char heard[8] = "", *stack = malloc(BYTES);
@@ -1693,7 +1607,7 @@ static void vforked(const char *way, const char *what) {
     signal(SIGUSR1, count_signal);
     sigaction(SIGUSR2, &(struct sigaction){.sa_handler = count_signal}, NULL);
     pid_t child;
-    if (strcmp(way, "vfork") == 0) {
+    if (is(way, "vfork")) {
         child = vfork();
         if (child == 0) {
             act(NULL);
@@ -1732,37 +1646,34 @@ static void act_failed(void) {
         execl("/nowhere/at/all", "all", NULL);
         need(errno == ENOENT, "an exec that fails");
     }
-    if (strcmp(left_unread, "none") == 0) {
+    if (is(left_unread, "none")) {
         need(recv(client, &byte, 1, 0) == 1, "a byte");
-    } else if (strcmp(left_unread, "passed") == 0) {
+    } else if (is(left_unread, "passed")) {
         await_child(spawn_reader("reader", client, 1));
     }
-    if (strcmp(left_unread, "exit") != 0) {
+    if (!is(left_unread, "exit")) {
         close(client);
     }
     signal_by(told);
 }
 
 static void failed(const char *what, const char *how) {
-    char byte;
     left_unread = what;
-    is_inherited = strcmp(how, "inherited") == 0;
+    is_inherited = is(how, "inherited");
     meet(act_failed);
     need(send(server, "\0", 1, 0) == 1, "a byte");
-    if (strcmp(what, "passed") == 0) {
+    if (is(what, "passed")) {
         need(shutdown(server, SHUT_WR) == 0, "shutdown");
     }
     signal_by(start);
     /* While the peer waits for the byte, this end gives back what it was asked for. */
-    if (strcmp(what, "none") == 0 || strcmp(what, "passed") == 0) {
-        struct pollfd file = {.fd = server, .events = POLLRDHUP};
-        need(poll(&file, 1, 20000) == 1, "an end");
+    if (is(what, "none") || is(what, "passed")) {
+        await_events(server, POLLRDHUP, "an end");
     } else {
         await_by(told);
         join();
     }
-    ssize_t found = recv(server, &byte, 1, 0);
-    printf("%zd %s\n", found, found < 0 ? strerror(errno) : "the end");
+    say_end(server);
     close(server);
 }
 
@@ -1776,10 +1687,10 @@ static int close_own(void *argument) {
 
 /* A thread closes its own copy of a descriptor, which is none of the others' business. */
 static void *close_own_copy(void *argument) {
-    if (strcmp(unshares, "range") == 0) {
+    if (is(unshares, "range")) {
         need(syscall(SYS_close_range, server, server, 2 /* CLOSE_RANGE_UNSHARE */) == 0, "close_range");
     } else {
-        need((strcmp(unshares, "call") == 0 ? unshare(CLONE_FILES) : syscall(SYS_unshare, CLONE_FILES)) == 0, "unshare");
+        need((is(unshares, "call") ? unshare(CLONE_FILES) : syscall(SYS_unshare, CLONE_FILES)) == 0, "unshare");
         need(close(server) == 0, "close");
     }
     printf("%d\n", send(server, "x", 1, MSG_NOSIGNAL) < 0 ? errno : 0);
@@ -1792,12 +1703,10 @@ static void unshared(const char *way) {
     converse();
     need(send(server, "word", 4, 0) == 4, "a word");
     unshares = way;
-    if (strcmp(way, "clone") == 0) {
-        pid_t child = clone(close_own, stack + (1 << 17), CLONE_VM | SIGCHLD, NULL);
-        await_child(child);
+    if (is(way, "clone")) {
+        await_child(clone(close_own, stack + (1 << 17), CLONE_VM | SIGCHLD, NULL));
     } else {
-        pthread_t thread;
-        need(pthread_create(&thread, NULL, close_own_copy, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+        run_in_thread(close_own_copy, NULL);
     }
     need(recv(server, heard, 4, MSG_WAITALL) == 4, "an echo");
     printf("%s\n", heard);
@@ -1810,99 +1719,63 @@ static void unshared(const char *way) {
     free(stack);
 }
 
+static void read_as_program(void) {
+    read_all("in the program", 0);
+}
+
+static void wait_for_ever(void) {
+    pause();
+}
+
+static const struct action actions[] = {
+    {"reader", .none = read_as_program},
+    {"idle", .none = wait_for_ever},
+    {"waiting", .three = wait_and_read},
+    {"answered", .one = answered},
+    {"as_inetd", .one = as_inetd},
+    {"asynchronous", .none = asynchronous},
+    {"become", .one = become},
+    {"by_errors", .none = by_errors},
+    {"cloned", .none = cloned},
+    {"cloned_late", .none = cloned_late},
+    {"closed", .one = closed_meanwhile},
+    {"closing", .none = closing},
+    {"connected_again", .one = connected_again},
+    {"connected_early", .none = connected_early},
+    {"connected_late", .none = connected_late},
+    {"cut_over", .none = cut_over},
+    {"echoed", .none = echoed},
+    {"ended", .three = ended},
+    {"exits", .one = exits},
+    {"failed", .two = failed},
+    {"handlers", .none = handlers},
+    {"helped", .one = helped},
+    {"kept", .one = kept},
+    {"nowhere", .one = nowhere},
+    {"others", .none = others},
+    {"outlived", .none = outlived},
+    {"owing", .one = owing},
+    {"passed", .none = passed},
+    {"printed", .none = printed},
+    {"renumbered", .none = renumbered},
+    {"reused", .one = reused},
+    {"shut_by_killed", .none = shut_by_killed},
+    {"shut_late", .none = shut_late},
+    {"small", .none = small},
+    {"starved", .none = starved},
+    {"survived", .none = survived},
+    {"terminal", .one = terminal},
+    {"timed_out", .one = timed_out},
+    {"timed_out_owing", .one = timed_out_owing},
+    {"unshared", .one = unshared},
+    {"unwritable", .one = unwritable},
+    {"vforked", .two = vforked},
+    {"walked", .none = walked},
+    {},
+};
+
 int main(int count, char **words) {
-    const char *name = count > 1 ? words[1] : "";
     self = words[0];
     signal(SIGPIPE, SIG_IGN);
-    if (strcmp(name, "reader") == 0) {
-        read_all("in the program", 0);
-    } else if (strcmp(name, "ended") == 0 && count > 4) {
-        ended(words[2], words[3], words[4]);
-    } else if (strcmp(name, "helped") == 0 && count > 2) {
-        helped(words[2]);
-    } else if (strcmp(name, "outlived") == 0) {
-        outlived();
-    } else if (strcmp(name, "become") == 0 && count > 2) {
-        become(words[2]);
-    } else if (strcmp(name, "answered") == 0 && count > 2) {
-        answered(words[2]);
-    } else if (strcmp(name, "timed_out") == 0 && count > 2) {
-        timed_out(words[2]);
-    } else if (strcmp(name, "cut_over") == 0) {
-        cut_over();
-    } else if (strcmp(name, "timed_out_owing") == 0 && count > 2) {
-        timed_out_owing(words[2]);
-    } else if (strcmp(name, "idle") == 0) {
-        pause();
-    } else if (strcmp(name, "kept") == 0 && count > 2) {
-        kept(words[2]);
-    } else if (strcmp(name, "connected_again") == 0 && count > 2) {
-        connected_again(words[2]);
-    } else if (strcmp(name, "connected_early") == 0) {
-        connected_early();
-    } else if (strcmp(name, "connected_late") == 0) {
-        connected_late();
-    } else if (strcmp(name, "survived") == 0) {
-        survived();
-    } else if (strcmp(name, "waiting") == 0 && count > 4) {
-        wait_and_read(atoi(words[2]), atoi(words[3]), atoi(words[4]));
-    } else if (strcmp(name, "owing") == 0 && count > 2) {
-        owing(words[2]);
-    } else if (strcmp(name, "exits") == 0 && count > 2) {
-        exits(words[2]);
-    } else if (strcmp(name, "closed") == 0 && count > 2) {
-        closed_meanwhile(words[2]);
-    } else if (strcmp(name, "others") == 0) {
-        others();
-    } else if (strcmp(name, "cloned") == 0) {
-        cloned();
-    } else if (strcmp(name, "cloned_late") == 0) {
-        cloned_late();
-    } else if (strcmp(name, "shut_by_killed") == 0) {
-        shut_by_killed();
-    } else if (strcmp(name, "printed") == 0) {
-        printed();
-    } else if (strcmp(name, "as_inetd") == 0 && count > 2) {
-        as_inetd(words[2]);
-    } else if (strcmp(name, "by_errors") == 0) {
-        by_errors();
-    } else if (strcmp(name, "vforked") == 0 && count > 3) {
-        vforked(words[2], words[3]);
-    } else if (strcmp(name, "terminal") == 0 && count > 2) {
-        terminal(words[2]);
-    } else if (strcmp(name, "failed") == 0 && count > 3) {
-        failed(words[2], words[3]);
-    } else if (strcmp(name, "unshared") == 0 && count > 2) {
-        unshared(words[2]);
-    } else if (strcmp(name, "reused") == 0 && count > 2) {
-        reused(words[2]);
-    } else if (strcmp(name, "asynchronous") == 0) {
-        asynchronous();
-    } else if (strcmp(name, "small") == 0) {
-        small();
-    } else if (strcmp(name, "nowhere") == 0 && count > 2) {
-        nowhere(words[2]);
-    } else if (strcmp(name, "handlers") == 0) {
-        handlers();
-    } else if (strcmp(name, "unwritable") == 0 && count > 2) {
-        unwritable(words[2]);
-    } else if (strcmp(name, "shut_late") == 0) {
-        shut_late();
-    } else if (strcmp(name, "closing") == 0) {
-        closing();
-    } else if (strcmp(name, "walked") == 0) {
-        walked();
-    } else if (strcmp(name, "starved") == 0) {
-        starved();
-    } else if (strcmp(name, "renumbered") == 0) {
-        renumbered();
-    } else if (strcmp(name, "passed") == 0) {
-        passed();
-    } else if (strcmp(name, "echoed") == 0) {
-        echoed();
-    } else {
-        return 2;
-    }
-    fflush(stdout);
-    return 0;
+    return perform(actions, count, words);
 }

@@ -1,27 +1,11 @@
 /* Leaves receives that sleep by siglongjmp, before and after the connection is carried, and receives again. */
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <pthread.h>
+#include "loopback.h"
+
 #include <setjmp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 enum { ROUNDS = 600, JUMPS = 20, EVERY = ROUNDS / JUMPS };
 
 static sigjmp_buf out;
-
-static void need(int is_well, const char *what) {
-    if (!is_well) {
-        perror(what);
-        exit(1);
-    }
-}
 
 static void leave(int signal) {
     (void)signal;
@@ -54,16 +38,10 @@ static void exchange(int client, int round) {
 }
 
 int main(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
-    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
-    getsockname(listener, (struct sockaddr *)&address, &length);
-    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
-    int server = accept(listener, NULL, NULL);
-    need(server >= 0, "accept");
-    pthread_t thread;
-    need(pthread_create(&thread, NULL, echo, &server) == 0, "thread");
+    struct sockaddr_in address;
+    int listener = listening_socket(&address), client = connected_socket(&address, 0);
+    int server = accepted_socket(listener, 0);
+    pthread_t thread = start_thread(echo, &server);
     struct sigaction action = {.sa_handler = leave};
     sigaction(SIGALRM, &action, NULL);
     volatile int jumps = 0;
@@ -86,7 +64,7 @@ int main(void) {
         exchange(client, 0);
     shutdown(client, SHUT_WR);
     char end;
-    need(pthread_join(thread, NULL) == 0, "the other end");
+    join_thread(thread);
     close(server);
     need(recv(client, &end, 1, 0) == 0, "the end");
     return jumps == JUMPS ? 0 : 1;

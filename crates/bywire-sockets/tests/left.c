@@ -5,7 +5,6 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <setjmp.h>
-#include <sched.h>
 #include <stddef.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -17,15 +16,24 @@ static void leave(int number) {
     siglongjmp(out, 1);
 }
 
+static void set_handler(int number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler};
+    need(sigaction(number, &action, NULL) == 0, "sigaction");
+}
+
+/* Memory that is not there: every access is a fault. */
+static void *nowhere(void) {
+    return mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
 /* Leaves a call that sleeps, on whatever connection, by a jump out of a handler. */
 static void leave_by_jump(int fd, const char *call) {
-    struct sigaction action = {.sa_handler = leave};
     struct itimerval soon = {.it_value.tv_usec = 100000};
     static char bytes[65536];
-    sigaction(SIGALRM, &action, NULL);
+    set_handler(SIGALRM, leave);
     if (sigsetjmp(out, 1) == 0) {
         setitimer(ITIMER_REAL, &soon, NULL);
-        if (strcmp(call, "send") == 0) {
+        if (is(call, "send")) {
             for (;;) {
                 need(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) > 0, "a send");
             }
@@ -58,12 +66,24 @@ static void act_hear_the_end(void) {
     signal_by(told);
 }
 
+/* Closes the server's end, and waits for its peer, which waits for the end. */
+static void close_and_join(void) {
+    close(server);
+    signal_by(start);
+    join();
+}
+
+/* The server's end has been closed: its peer hears that. */
+static void be_heard(void) {
+    struct pollfd file = {told[0], POLLIN, 0};
+    signal_by(start);
+    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+}
+
 /* Closes a socket: its peer hears the end while this program goes on. */
 static void close_and_be_heard(void) {
     close(server);
-    signal_by(start);
-    struct pollfd file = {told[0], POLLIN, 0};
-    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    be_heard();
     printf("%d mappings\n", count_segments());
     join();
 }
@@ -82,30 +102,24 @@ static void *close_it(void *argument) {
 }
 
 static void closed_elsewhere(void) {
-    pthread_t thread;
     meet(act_hear_the_end);
     leave_by_jump(server, "recv");
-    need(pthread_create(&thread, NULL, close_it, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
-    signal_by(start);
-    struct pollfd file = {told[0], POLLIN, 0};
-    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    run_in_thread(close_it, NULL);
+    be_heard();
     join();
 }
 
 /* The same, while that one makes no call at all. */
 static void *close_and_listen(void *argument) {
-    struct pollfd file = {told[0], POLLIN, 0};
     close(server);
-    signal_by(start);
-    printf("%s\n", poll(&file, 1, 20000) == 1 ? "it is heard" : "it is not heard");
+    be_heard();
     return argument;
 }
 
 static void closed_meanwhile(void) {
-    pthread_t thread;
     meet(act_hear_the_end);
     leave_by_jump(server, "recv");
-    need(pthread_create(&thread, NULL, close_and_listen, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    run_in_thread(close_and_listen, NULL);
     join();
 }
 
@@ -126,19 +140,16 @@ static void early(void) {
     warm_server = leave_and_answer;
     meet(act_hear_the_end);
     printf("it was talked about\n");
-    close(server);
-    signal_by(start);
-    join();
+    close_and_join();
 }
 
 /* A filter that allows everything is not held up by calls that were left. */
 static void filtered(void) {
     struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
     struct sock_fprog program = {1, &allow};
-    pthread_t watcher;
     meet(act_hear_the_end);
     leave_by_jump(server, "recv");
-    need(pthread_create(&watcher, NULL, watch_stalls, NULL) == 0, "a thread");
+    start_thread(watch_stalls, NULL);
     need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
     long before_ms = now_ms();
     need(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0, "a filter");
@@ -146,9 +157,7 @@ static void filtered(void) {
     /* The watcher wakes up as well. */
     usleep(50000);
     printf("%s\n", took_ms - stalled_ms < 1500 ? "at once" : "it has waited");
-    close(server);
-    signal_by(start);
-    join();
+    close_and_join();
 }
 
 /* The client alone sends, until that leaves the kernel: the other way does not. */
@@ -295,13 +304,12 @@ static void await_receiver(pid_t process) {
 
 /* A process that shares the connection is killed as it receives: what it took is lost, and what follows is not. */
 static void taken(const char *when) {
-    int is_late = strcmp(when, "late") == 0, passage[2];
+    int is_late = is(when, "late"), passage[2];
     warm_client = hear_one_way;
     warm_server = talk_one_way;
     meet(act_two_pieces);
     need(pipe2(passage, O_CLOEXEC) == 0, "pipe");
-    fflush(stdout);
-    pid_t child = fork();
+    pid_t child = fork_flushed();
     if (child == 0) {
         void (*from_now)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "killed_from_now");
         if (is_late) {
@@ -358,11 +366,6 @@ static void lingering(void) {
     join();
 }
 
-static void leave_fault(int number) {
-    (void)number;
-    siglongjmp(out, 1);
-}
-
 static volatile int handled;
 
 static void note(int number) {
@@ -376,6 +379,7 @@ static void *echo_one(void *argument) {
     return argument;
 }
 
+/* A peer that sends ten bytes, and then one which has to come back. */
 static void act_say_and_echo(void) {
     char byte;
     need(send(client, "0123456789", 10, 0) == 10, "a word");
@@ -385,19 +389,20 @@ static void act_say_and_echo(void) {
     act_hear_the_end();
 }
 
-/* A buffer that is not there: a handler of the fault jumps out of the middle of the copy, and the program goes on. */
-static void faulty(const char *call) {
-    struct sigaction action = {.sa_handler = leave_fault};
-    char *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    pthread_t thread;
-    char ten[10];
+/* Meets a peer, and jumps out of faults from then on. */
+static void meet_and_leave_faults(void) {
     meet(act_say_and_echo);
     await_by(told);
-    sigaction(SIGSEGV, &action, NULL);
-    action.sa_handler = note;
-    sigaction(SIGUSR1, &action, NULL);
+    set_handler(SIGSEGV, leave);
+}
+
+/* A buffer that is not there: a handler of the fault jumps out of the middle of the copy, and the program goes on. */
+static void faulty(const char *call) {
+    char *none = nowhere(), ten[10];
+    meet_and_leave_faults();
+    set_handler(SIGUSR1, note);
     if (sigsetjmp(out, 1) == 0) {
-        ssize_t found = strcmp(call, "recv") == 0 ? recv(server, none, 10, 0) : send(server, none, 10, 0);
+        ssize_t found = is(call, "recv") ? recv(server, none, 10, 0) : send(server, none, 10, 0);
         need(found == -1 && errno == EFAULT, "an error");
     }
     raise(SIGUSR1);
@@ -405,10 +410,8 @@ static void faulty(const char *call) {
     printf("%d signals\n", handled);
     printf("%zd bytes\n", recv(server, ten, sizeof ten, 0));
     signal_by(start);
-    need(pthread_create(&thread, NULL, echo_one, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
-    close(server);
-    signal_by(start);
-    join();
+    run_in_thread(echo_one, NULL);
+    close_and_join();
 }
 
 static char *repaired;
@@ -432,18 +435,17 @@ static void repair(int number, siginfo_t *information, void *context) {
 
 /* A buffer of which two pages are missing: signals that come while they are repaired are handled, and later faults are. */
 static void faulty_twice(const char *way) {
-    sends_fault = strcmp(way, "sent") == 0;
+    sends_fault = is(way, "sent");
     struct sigaction action = {.sa_sigaction = repair, .sa_flags = SA_SIGINFO};
     sigset_t blocked;
-    repaired = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    repaired = nowhere();
     char *bytes = repaired + 4096 - 5;
     meet(act_say_and_echo);
     await_by(told);
     sigaction(SIGSEGV, &action, NULL);
-    action = (struct sigaction){.sa_handler = note};
-    sigaction(SIGUSR1, &action, NULL);
-    sigaction(SIGUSR2, &action, NULL);
-    sigaction(SIGFPE, &action, NULL);
+    set_handler(SIGUSR1, note);
+    set_handler(SIGUSR2, note);
+    set_handler(SIGFPE, note);
     ssize_t found = recv(server, bytes, 10, 0);
     if (found < 0 && errno == EFAULT) {
         bytes[0] = bytes[9] = 0;
@@ -457,9 +459,7 @@ static void faulty_twice(const char *way) {
     printf("%d\n", bytes[8192]);
     signal_by(start);
     echo_one(NULL);
-    close(server);
-    signal_by(start);
-    join();
+    close_and_join();
 }
 
 static void *receive_and_echo(void *argument) {
@@ -471,20 +471,14 @@ static void *receive_and_echo(void *argument) {
 
 /* The same, and the thread that has jumped makes no call at all. */
 static void faulty_meanwhile(void) {
-    struct sigaction action = {.sa_handler = leave_fault};
-    char *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    pthread_t thread;
-    meet(act_say_and_echo);
-    await_by(told);
-    sigaction(SIGSEGV, &action, NULL);
+    char *none = nowhere();
+    meet_and_leave_faults();
     if (sigsetjmp(out, 1) == 0) {
         ssize_t found = recv(server, none, 10, 0);
         need(found == -1 && errno == EFAULT, "an error");
     }
-    need(pthread_create(&thread, NULL, receive_and_echo, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
-    close(server);
-    signal_by(start);
-    join();
+    run_in_thread(receive_and_echo, NULL);
+    close_and_join();
 }
 
 static int set;
@@ -500,27 +494,20 @@ static void *wait_and_echo(void *argument) {
 
 /* A wait for a set has nowhere to put its events: a handler of the fault jumps out of it, and other threads use the set. */
 static void faulty_wait(void) {
-    struct sigaction action = {.sa_handler = leave_fault};
     struct epoll_event event = {.events = EPOLLIN};
-    void *none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    pthread_t thread;
-    meet(act_say_and_echo);
-    await_by(told);
+    void *none = nowhere();
+    meet_and_leave_faults();
     set = epoll_create1(EPOLL_CLOEXEC);
     need(epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
-    sigaction(SIGSEGV, &action, NULL);
-    action.sa_handler = note;
-    sigaction(SIGUSR1, &action, NULL);
+    set_handler(SIGUSR1, note);
     if (sigsetjmp(out, 1) == 0) {
         int found = epoll_wait(set, none, 4, -1);
         need(found == -1 && errno == EFAULT, "an error");
     }
     raise(SIGUSR1);
     printf("%d signal\n", handled);
-    need(pthread_create(&thread, NULL, wait_and_echo, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
-    close(server);
-    signal_by(start);
-    join();
+    run_in_thread(wait_and_echo, NULL);
+    close_and_join();
 }
 
 static void *handle_and_raise(void *argument) {
@@ -535,13 +522,9 @@ static void *handle_and_raise(void *argument) {
 
 /* Structures of `sigaction` are nowhere: a handler of the fault jumps out of it, and other threads set handlers. */
 static void faulty_handlers(void) {
-    struct sigaction action = {.sa_handler = leave_fault};
-    void *volatile none = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    pthread_t thread;
-    meet(act_say_and_echo);
-    await_by(told);
-    sigaction(SIGSEGV, &action, NULL);
-    action.sa_handler = note;
+    struct sigaction action = {.sa_handler = note};
+    void *volatile none = nowhere();
+    meet_and_leave_faults();
     if (sigsetjmp(out, 1) == 0) {
         sigaction(SIGUSR2, none, NULL);
         need(0, "a structure that is nowhere was read");
@@ -550,11 +533,9 @@ static void faulty_handlers(void) {
         sigaction(SIGUSR2, &action, none);
         need(0, "a structure that is nowhere was written");
     }
-    need(pthread_create(&thread, NULL, handle_and_raise, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    run_in_thread(handle_and_raise, NULL);
     receive_and_echo(NULL);
-    close(server);
-    signal_by(start);
-    join();
+    close_and_join();
 }
 
 /* What the only thread of a process is in the middle of, which stands still: a call of the kernel's that sleeps. */
@@ -629,8 +610,8 @@ __attribute__((noinline)) static void leave_receive(void) {
 
 /* A jump gives back what a receive had taken, and a handler that comes in the middle of that jumps further: at whatever
    instruction, nothing is left. */
-static void stepped(int more) {
-    struct sigaction unmasked = {.sa_handler = leave_unseen, .sa_flags = SA_NODEFER}, action = {.sa_handler = leave};
+static void stepped(const char *more) {
+    struct sigaction unmasked = {.sa_handler = leave_unseen, .sa_flags = SA_NODEFER};
     static volatile int is_over;
     pid_t self = getpid();
     int ready[2], traced[2];
@@ -645,14 +626,14 @@ static void stepped(int more) {
     if (tracer == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         await_by(ready);
-        step(self, traced, more);
+        step(self, traced, atoi(more));
     }
     prctl(PR_SET_PTRACER, tracer);
     meet(act_hear_the_end);
     signal_by(ready);
     await_by(traced);
     sigaction(SIGUSR1, &unmasked, NULL);
-    sigaction(SIGUSR2, &action, NULL);
+    set_handler(SIGUSR2, leave);
     /* By its first jump it is bound, and so is a call to it in the library. */
     if (setjmp(back) == 0) {
         longjmp(back, 1);
@@ -669,47 +650,30 @@ static void stepped(int more) {
         }
     }
     raise(IS_OVER);
-    int status;
-    need(waitpid(tracer, &status, 0) == tracer && status == 0, "the tracer");
+    await_child(tracer);
     close_and_be_heard();
 }
 
+static const struct action actions[] = {
+    {"closed", .one = closed},
+    {"closed_elsewhere", .none = closed_elsewhere},
+    {"closed_meanwhile", .none = closed_meanwhile},
+    {"deeper", .none = deeper},
+    {"early", .none = early},
+    {"ended_both_ways", .none = ended_both_ways},
+    {"faulty", .one = faulty},
+    {"faulty_handlers", .none = faulty_handlers},
+    {"faulty_meanwhile", .none = faulty_meanwhile},
+    {"faulty_twice", .one = faulty_twice},
+    {"faulty_wait", .none = faulty_wait},
+    {"filtered", .none = filtered},
+    {"lingering", .none = lingering},
+    {"stepped", .one = stepped},
+    {"taken", .one = taken},
+    {},
+};
+
 int main(int count, char **words) {
-    const char *name = count > 1 ? words[1] : "", *way = count > 2 ? words[2] : "";
     signal(SIGPIPE, SIG_IGN);
-    if (strcmp(name, "closed") == 0) {
-        closed(way);
-    } else if (strcmp(name, "closed_elsewhere") == 0) {
-        closed_elsewhere();
-    } else if (strcmp(name, "closed_meanwhile") == 0) {
-        closed_meanwhile();
-    } else if (strcmp(name, "deeper") == 0) {
-        deeper();
-    } else if (strcmp(name, "ended_both_ways") == 0) {
-        ended_both_ways();
-    } else if (strcmp(name, "faulty_meanwhile") == 0) {
-        faulty_meanwhile();
-    } else if (strcmp(name, "faulty_twice") == 0) {
-        faulty_twice(way);
-    } else if (strcmp(name, "faulty_wait") == 0) {
-        faulty_wait();
-    } else if (strcmp(name, "faulty_handlers") == 0) {
-        faulty_handlers();
-    } else if (strcmp(name, "stepped") == 0) {
-        stepped(atoi(way));
-    } else if (strcmp(name, "early") == 0) {
-        early();
-    } else if (strcmp(name, "filtered") == 0) {
-        filtered();
-    } else if (strcmp(name, "taken") == 0) {
-        taken(way);
-    } else if (strcmp(name, "lingering") == 0) {
-        lingering();
-    } else if (strcmp(name, "faulty") == 0) {
-        faulty(way);
-    } else {
-        return 2;
-    }
-    fflush(stdout);
-    return 0;
+    return perform(actions, count, words);
 }

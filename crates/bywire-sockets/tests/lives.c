@@ -1,49 +1,17 @@
 /* What programs do with threads, children and libraries, one thing for each name. Ends with 0 if all of it went well. */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/select.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-__attribute__((unused)) static void need(int is_well, const char *what) {
-    if (!is_well) {
-        perror(what);
-        _exit(1);
-    }
-}
+#include "loopback.h"
 
 __attribute__((unused)) static int client, server;
 
-__attribute__((unused)) static void connect_ends(void) {
-    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    need(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
-    getsockname(listener, (struct sockaddr *)&address, &length);
-    client = socket(AF_INET, SOCK_STREAM, 0);
-    need(connect(client, (struct sockaddr *)&address, length) == 0, "connect");
-    server = accept(listener, NULL, NULL);
-    need(server >= 0 && close(listener) == 0, "accept");
-    setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+/* Both ends in this process. */
+static inline void connect_ends(void) {
+    struct sockaddr_in address;
+    int listener = listening_socket(&address);
+    client = connected_socket(&address, 0);
+    server = accepted_socket(listener, 0);
+    need(close(listener) == 0, "close");
+    set_no_delay(client);
+    set_no_delay(server);
 }
 
 /* Calls as a library makes them. */
@@ -149,8 +117,7 @@ static void *call(void *argument) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    pthread_t thread;
-    need(pthread_create(&thread, NULL, call, NULL) == 0 && pthread_join(thread, NULL) == 0, "a thread");
+    run_in_thread(call, NULL);
 }
 #else
 
@@ -167,30 +134,15 @@ static void talk(int rounds) {
     }
 }
 
-/* The kernel's own account of what was sent and received: the places in `struct tcp_info` of linux/tcp.h. */
-static void count_kernels(int fd, char moved[16]) {
-    char bytes[256] = {0};
-    socklen_t length = sizeof bytes;
-    need(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bytes, &length) == 0 && length >= 208, "the kernel's account");
-    memcpy(moved, bytes + 200, 8);
-    memcpy(moved + 8, bytes + 128, 8);
+static void talk_sixteen(int fd) {
+    (void)fd;
+    talk(16);
 }
 
-/* So many rounds, and more until no bytes go through the kernel: a slow service is not waited for by calls. */
+/* So many rounds, and more until the connection is carried. */
 static void talk_until_carried(int rounds) {
-    time_t started = time(NULL);
-    char before[16], after[16];
     talk(rounds);
-    for (;;) {
-        count_kernels(client, before);
-        talk(16);
-        count_kernels(client, after);
-        if (memcmp(before, after, sizeof before) == 0) {
-            return;
-        }
-        need(time(NULL) - started < 40, "it is never carried");
-        usleep(1000);
-    }
+    exchange_until_carried(client, talk_sixteen);
 }
 
 static void nothing(int number) {
@@ -207,9 +159,8 @@ static void *set_handlers(void *argument) {
 
 /* Children set handlers that were forked while another thread did. */
 static void handlers(void) {
-    pthread_t thread;
     struct sigaction action = {.sa_handler = nothing};
-    pthread_create(&thread, NULL, set_handlers, NULL);
+    start_thread(set_handlers, NULL);
     for (int round = 0; round < 300; round++) {
         pid_t child = fork();
         if (child == 0) {
@@ -231,7 +182,7 @@ static void open_and_close(int number) {
 }
 
 /* A handler makes and closes sockets wherever a fork is. */
-static void forks(int rounds) {
+static void forks(const char *rounds) {
     struct sigaction action = {.sa_handler = open_and_close, .sa_flags = SA_RESTART};
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGVTALRM};
     struct itimerspec every = {{0, 137000}, {0, 137000}};
@@ -242,7 +193,7 @@ static void forks(int rounds) {
     }
     need(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
     timer_settime(timer, 0, &every, NULL);
-    for (int round = 0; round < rounds; round++) {
+    for (int round = 0; round < atoi(rounds); round++) {
         pid_t child = fork();
         if (child == 0) {
             _exit(0);
@@ -313,9 +264,8 @@ static void cancel(void) {
     need(pipe(passage) == 0, "pipe");
     for (int turn = 0; turn < 2; turn++) {
         for (unsigned index = 0; index < sizeof sleeps / sizeof *sleeps; index++) {
-            pthread_t thread;
             void *result;
-            need(pthread_create(&thread, NULL, sleeps[index], NULL) == 0, "a thread");
+            pthread_t thread = start_thread(sleeps[index], NULL);
             usleep(20000);
             need(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0, "cancel");
             need(result == PTHREAD_CANCELED, "it is cancelled");
@@ -342,20 +292,18 @@ static void *fork_and_stay(void *argument) {
 
 /* A program is started by vfork while another thread forks children that stay until all of it is over. */
 static void vforks(void) {
-    pthread_t thread;
     need(pipe2(passage, O_CLOEXEC) == 0, "pipe");
-    pthread_create(&thread, NULL, fork_and_stay, NULL);
+    pthread_t thread = start_thread(fork_and_stay, NULL);
     for (int round = 0; round < 150; round++) {
         pid_t child = vfork();
         if (child == 0) {
             execl("/bin/true", "true", NULL);
             _exit(1);
         }
-        int status;
-        need(waitpid(child, &status, 0) == child && status == 0, "true");
+        await_child(child);
     }
     is_over = 1;
-    pthread_join(thread, NULL);
+    join_thread(thread);
 }
 
 /* What a child in its parent's memory does that has no variables of a thread, as the C library keeps them: Chromium's gives up
@@ -427,7 +375,7 @@ static void children(void) {
         execl("/bin/true", "true", NULL);
         _exit(1);
     }
-    need(waitpid(child, NULL, 0) == child, "true");
+    await_child(child);
     child = fork();
     if (child == 0) {
         raise(SIGKILL);
@@ -442,15 +390,9 @@ static void children(void) {
 
 /* Two ends that are carried, with the library. */
 static void carry(void) {
-    char before[16], after[16];
     alarm(60);
     connect_ends();
-    do {
-        usleep(1000);
-        count_kernels(client, before);
-        talk(12);
-        count_kernels(client, after);
-    } while (getenv("LD_PRELOAD") != NULL && memcmp(before, after, sizeof before) != 0);
+    exchange_until_carried(client, talk_sixteen);
 }
 
 /* This program's calls at one end meet others at the other end. */
@@ -472,14 +414,14 @@ static void meet(const struct calls *calls) {
     need(calls->write(server, "p", 1) == 1 && write(server, "o", 1) == 1, "bytes for the pipe");
     ssize_t length = read(ends[0], heard, 2);
     printf("the pipe has %zd bytes: %s\n", length, heard);
-    need(length == 2 && strcmp(heard, "po") == 0, "the bytes of both");
+    need(length == 2 && is(heard, "po"), "the bytes of both");
     need(calls->close(server) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0, "the pipe's close");
 }
 
 /* A library that finds the C library's functions before any others, or has a C library of its own. */
 static void plug_in(const char *how, const char *path) {
-    int mode = (strcmp(how, "lazy") == 0 ? RTLD_LAZY : RTLD_NOW) | RTLD_DEEPBIND;
-    int is_apart = strcmp(how, "apart") == 0, is_tcp = is_apart || strcmp(how, "inline") == 0;
+    int mode = (is(how, "lazy") ? RTLD_LAZY : RTLD_NOW) | RTLD_DEEPBIND;
+    int is_apart = is(how, "apart"), is_tcp = is_apart || is(how, "inline");
     carry();
     void *library = is_apart ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, mode);
     need(library != NULL, dlerror());
@@ -530,7 +472,6 @@ static void flags(void) {
     char bytes[65536] = {0};
     carry();
     for (int turn = 0; turn < 8; turn++) {
-        pthread_t thread;
         ssize_t moved;
         size_t sent = 0;
         set_nonblocking(turn % 2, client, 1);
@@ -545,21 +486,21 @@ static void flags(void) {
             sent -= moved;
         }
         set_nonblocking(turn / 2 % 2, client, 0);
-        need(pthread_create(&thread, NULL, send_later, NULL) == 0, "a thread");
+        pthread_t thread = start_thread(send_later, NULL);
         need(recv(client, bytes, 1, 0) == 1 && *bytes == 'x', "a byte that comes later");
-        pthread_join(thread, NULL);
+        join_thread(thread);
     }
 }
 #endif
 
 /* Calls by the addresses that the C library's handle gives. */
 static void look_up(const char *how) {
-    void *library = strcmp(how, "default") == 0 ? RTLD_DEFAULT : dlopen("libc.so.6", RTLD_NOW);
+    void *library = is(how, "default") ? RTLD_DEFAULT : dlopen("libc.so.6", RTLD_NOW);
     struct calls calls;
     void **place = (void **)&calls;
     const char *names[] = {"send", "recv", "write", "read", "poll", "close"};
     for (int at = 0; at < 6; at++) {
-        int is_versioned = strcmp(how, "versioned") == 0;
+        int is_versioned = is(how, "versioned");
         place[at] = is_versioned ? dlvsym(library, names[at], "GLIBC_2.2.5") : dlsym(library, names[at]);
         need(place[at] != NULL, names[at]);
     }
@@ -569,42 +510,32 @@ static void look_up(const char *how) {
     meet(&calls);
 }
 
-int main(int count, char **words) {
-    const char *name = count > 1 ? words[1] : "";
-    if (strcmp(name, "handlers") == 0) {
-        handlers();
-    } else if (strcmp(name, "forks") == 0 && count > 2) {
-        forks(atoi(words[2]));
-    } else if (strcmp(name, "stack") == 0) {
-        stack();
-    } else if (strcmp(name, "load") == 0 && count > 2) {
-        load(words[2]);
-    } else if (strcmp(name, "plugin") == 0 && count > 3) {
-        plug_in(words[2], words[3]);
-    } else if (strcmp(name, "symbols") == 0 && count > 2) {
-        look_up(words[2]);
-    } else if (strcmp(name, "carry") == 0) {
-        carry();
-    } else if (strcmp(name, "talk") == 0) {
-        connect_ends();
-        talk(100);
+static void talk_over_tcp(void) {
+    connect_ends();
+    talk(100);
+}
+
+static const struct action actions[] = {
+    {"bare", .none = bare},
+    {"cancel", .none = cancel},
+    {"carry", .none = carry},
+    {"children", .none = children},
 #ifdef FLAGS
-    } else if (strcmp(name, "flags") == 0) {
-        flags();
+    {"flags", .none = flags},
 #endif
-    } else if (strcmp(name, "cancel") == 0) {
-        cancel();
-    } else if (strcmp(name, "vforks") == 0) {
-        vforks();
-    } else if (strcmp(name, "bare") == 0) {
-        bare();
-    } else if (strcmp(name, "children") == 0) {
-        children();
-    } else if (strcmp(name, "lists") == 0 && count > 2) {
-        lists(words[2]);
-    } else {
-        return 2;
-    }
-    return 0;
+    {"forks", .one = forks},
+    {"handlers", .none = handlers},
+    {"lists", .one = lists},
+    {"load", .one = load},
+    {"plugin", .two = plug_in},
+    {"stack", .none = stack},
+    {"symbols", .one = look_up},
+    {"talk", .none = talk_over_tcp},
+    {"vforks", .none = vforks},
+    {},
+};
+
+int main(int count, char **words) {
+    return perform(actions, count, words);
 }
 #endif

@@ -2,23 +2,10 @@
  * level, edge, once, once-edge, or uring and liburing: the set is then changed through io_uring where that is there, as
  * libuv does; in the second case liburing makes the ring. With a third word the clients go on until nothing of theirs goes
  * through the kernel any more, before they send most of their bytes. Prints "ring" where there is one, and "absent" without liburing. Ends with 0 if all went well, and with 3 if most bytes went through the kernel. */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dlfcn.h>
-#include <errno.h>
+#include "loopback.h"
+
 #include <linux/io_uring.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { CLIENTS = 6, ROUNDS = 400, LONGEST = 20000, LAST = 8 << 20, HELD = 64 << 10 };
 
@@ -37,14 +24,7 @@ static struct io_uring_sqe *entries;
 static struct io_uring_cqe *results;
 static unsigned results_mask;
 static struct end listener;
-static struct sockaddr_in address = {.sin_family = AF_INET};
-
-static void need(int is_well, const char *what) {
-    if (!is_well) {
-        perror(what);
-        _exit(1);
-    }
-}
+static struct sockaddr_in address;
 
 static int setup_by_liburing(struct io_uring_params *given) {
     int (*setup)(unsigned, struct io_uring_params *) = NULL;
@@ -143,13 +123,13 @@ static void serve(struct end *end) {
 }
 
 static void take_calls(void) {
-    int fd, one = 1;
+    int fd;
     while ((fd = accept4(listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
         struct end *end = calloc(1, sizeof *end);
         need(end != NULL, "memory");
         end->fd = fd;
         pthread_mutex_init(&end->lock, NULL);
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        set_no_delay(fd);
         want(end, EPOLL_CTL_ADD);
     }
     if (is_once) want(&listener, EPOLL_CTL_MOD);
@@ -234,9 +214,8 @@ static void await_memory(int fd, char *bytes, unsigned *state) {
 static void *talk(void *argument) {
     unsigned state = *(unsigned *)argument;
     char *bytes = malloc(LAST);
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    need(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    int fd = connected_socket(&address, SOCK_CLOEXEC);
+    set_no_delay(fd);
     size_t sum = 0;
     for (int round = 0; round < ROUNDS; round++) {
         size_t length = 1 + state % (round % 8 ? 200 : LONGEST);
@@ -245,13 +224,12 @@ static void *talk(void *argument) {
     }
     if (is_awaited) await_memory(fd, bytes, &state);
     /* More than fits: the loop has to wait until it can write. */
-    pthread_t giver;
     struct parcel parcel = {fd, bytes, LAST};
     fill(bytes, LAST, &state);
-    need(pthread_create(&giver, NULL, give, &parcel) == 0, "a thread");
+    pthread_t giver = start_thread(give, &parcel);
     usleep(100000);
     get(fd, bytes, LAST);
-    need(pthread_join(giver, NULL) == 0, "join");
+    join_thread(giver);
     sum += LAST;
     need(shutdown(fd, SHUT_WR) == 0 && recv(fd, bytes, 1, 0) == 0, "an end");
     unsigned long long sent = sent_by_kernel(fd);
@@ -264,26 +242,23 @@ static void *talk(void *argument) {
 int main(int count, char **words) {
     need(count == 3 || count == 4, "loops KIND THREADS [awaited]");
     is_awaited = count == 4;
-    is_edge = strcmp(words[1], "edge") == 0 || strcmp(words[1], "once-edge") == 0;
+    is_edge = is(words[1], "edge") || is(words[1], "once-edge");
     is_once = strncmp(words[1], "once", 4) == 0;
     set = epoll_create1(EPOLL_CLOEXEC);
-    int by_liburing = strcmp(words[1], "liburing") == 0;
-    if (by_liburing || strcmp(words[1], "uring") == 0) make_ring(by_liburing);
-    listener.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    need(bind(listener.fd, (struct sockaddr *)&address, length) == 0 && listen(listener.fd, 50) == 0, "listen");
-    getsockname(listener.fd, (struct sockaddr *)&address, &length);
+    int by_liburing = is(words[1], "liburing");
+    if (by_liburing || is(words[1], "uring")) make_ring(by_liburing);
+    listener.fd = listening_socket(&address);
+    need(fcntl(listener.fd, F_SETFL, O_NONBLOCK) == 0, "non-blocking");
     want(&listener, EPOLL_CTL_ADD);
-    pthread_t thread, clients[CLIENTS];
-    for (int at = 0; at < atoi(words[2]); at++) need(pthread_create(&thread, NULL, loop, NULL) == 0, "a thread");
+    pthread_t clients[CLIENTS];
+    for (int at = 0; at < atoi(words[2]); at++) start_thread(loop, NULL);
     unsigned seeds[CLIENTS], in_kernel = 0;
     for (int at = 0; at < CLIENTS; at++) {
         seeds[at] = at + 1;
-        need(pthread_create(&clients[at], NULL, talk, &seeds[at]) == 0, "a client");
+        clients[at] = start_thread(talk, &seeds[at]);
     }
     for (int at = 0; at < CLIENTS; at++) {
-        need(pthread_join(clients[at], NULL) == 0, "join");
+        join_thread(clients[at]);
         in_kernel += seeds[at];
     }
     return in_kernel > 0 ? 3 : 0;

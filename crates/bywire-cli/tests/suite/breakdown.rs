@@ -1,12 +1,10 @@
 //! `bywire measure … breakdown` from outside: parts that add up, each with how it was found, and nothing clipped.
 
-use std::fs;
-
 use bywire_results::breakdown::{Account, REST};
 use bywire_results::cell::Cell;
 use bywire_testing::eventually;
 
-use crate::processes::{bywire, processes_of};
+use crate::processes::{bywire, nothing_is_left};
 
 /// The cell and its account.
 fn broken_down(arguments: &[&str]) -> (Cell, Account) {
@@ -14,8 +12,7 @@ fn broken_down(arguments: &[&str]) -> (Cell, Account) {
     let all = [&["measure"], arguments, &["--time", "0.2", "--json"]].concat();
     let output = bywire(directory.path(), &all).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
     let cell: Cell = serde_json::from_slice(&output.stdout).unwrap();
     let account = Account::of(&cell).expect("an account");
     (cell, account)

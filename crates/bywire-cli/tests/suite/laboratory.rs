@@ -12,7 +12,7 @@ use bywire_testing::{Tier, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::processes::{bywire, processes_of};
+use crate::processes::{bywire, nothing_is_left, processes_of};
 
 /// A directory to measure in. `None` where this machine cannot measure, after the reason is printed.
 fn scratch_directory() -> Option<tempfile::TempDir> {
@@ -96,8 +96,7 @@ fn frames_cross_between_two_nodes_plain_and_encrypted() {
     }
     let usual = cell(directory.path(), &["latency", "--link", "udp", "--time", "0.02"]);
     assert_eq!(usual["parameters"]["security"], "encrypted");
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
 }
 
 #[test]
@@ -113,8 +112,7 @@ fn streams_round_trips_and_latencies_are_measured_at_a_standard_and_a_large_mtu(
                 assert_eq!(cell["size_bytes"], 1, "{cell}");
             }
             assert!(cell["value"].as_f64() > Some(0.0));
-            eventually("no process is left", || processes_of(directory.path()).is_empty());
-            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+            nothing_is_left(directory.path());
         }
     }
     assert_eq!(interfaces(), before);
@@ -196,8 +194,7 @@ fn an_interrupt_leaves_nothing() {
     let mut running = long_measurement(directory.path());
     signal(&running, Signal::INT);
     assert_eq!(running.wait().unwrap().code(), Some(130));
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "no directory either");
+    nothing_is_left(directory.path());
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Several connections at once, by the command: the figures of each, nodes around a switch, and what is left behind.
 
-use std::fs;
 use std::path::Path;
 use std::process::Output;
 
@@ -9,7 +8,7 @@ use bywire_testing::{Tier, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::processes::{bywire, processes_of};
+use crate::processes::{bywire, nothing_is_left, processes_of};
 
 fn measure(directory: &Path, arguments: &[&str]) -> Output {
     let all = [&["measure"], arguments, &["--json"]].concat();
@@ -95,8 +94,7 @@ fn every_available_level_runs_every_test() {
     let cell: Value = serde_json::from_slice(&output.stdout).unwrap();
     check(&cell, "streams", connections);
     assert!(cell["details"]["limited_by"].as_str().unwrap().contains("core"), "{}", cell["details"]);
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
 }
 
 #[test]
@@ -125,8 +123,7 @@ fn nodes_are_connected_by_a_switch() {
         let link = if way[0] == "tcp" { "bridge" } else { cell["link"].as_str().unwrap() };
         assert_eq!((cell["link"].as_str(), cell["parameters"]["nodes"].as_u64()), (Some(link), Some(4)));
     }
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
 }
 
 #[test]
@@ -137,8 +134,7 @@ fn an_interrupt_ends_all_connections() {
     eventually("10 processes, one port with eight peers", || processes_of(directory.path()).len() >= 10);
     kill_process(Pid::from_child(&running), Signal::INT).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(130));
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
 }
 
 #[test]

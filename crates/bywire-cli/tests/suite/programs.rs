@@ -68,7 +68,7 @@ fn between_machines() -> Option<Fixture> {
         let output = command.env("BYWIRE_RUNTIME_DIR", machine.runtime()).output().expect("it runs");
         String::from_utf8_lossy(&output.stdout).contains("another machine: 1 interface(s)")
     };
-    eventually("the machines meet", || (have_met(a) && have_met(b)).then_some(()));
+    eventually("the machines meet", || have_met(a) && have_met(b));
     let namespace = |machine: &Machine| {
         Namespace::open(&NamespaceName::Path(path(&machine.namespace).into())).expect("it is there")
     };
@@ -230,7 +230,7 @@ fn an_address_is_obtained_by_router_advertisements() {
         eventually("an address of the advertised prefix", || {
             let show = ["ip", "-6", "address", "show", "dev", "by0", "scope", "global"];
             let output = inside(&fixture.red, &show).output().expect("it runs");
-            String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:").then_some(())
+            String::from_utf8_lossy(&output.stdout).contains("inet6 fd77:")
         });
     }
 }
@@ -259,7 +259,7 @@ fn nc_transfers_a_file_each_way() {
             eventually("somebody listens", || {
                 let output = inside(&fixture.blue, &["cat", "/proc/net/tcp"]).output().expect("it runs");
                 // Port 7000 in hexadecimal, any remote address, and the state for it.
-                String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A").then_some(())
+                String::from_utf8_lossy(&output.stdout).contains(":1B58 00000000:0000 0A")
             });
             let calling = run(&fixture.red, &[caller, "10.77.0.1", "7000"], input(caller), "caller's");
             for mut end in [calling, listening] {
@@ -302,7 +302,7 @@ fn sshd(fixture: &Fixture, service: &Service) -> Option<Guarded> {
     let running = start(service, fixture, &["-D", "-e", "-f", &fixture.place("configuration")])?;
     eventually("ssh listens", || {
         let said = fs::read_to_string(fixture.place("said"));
-        said.is_ok_and(|said| said.contains("listening on")).then_some(())
+        said.is_ok_and(|said| said.contains("listening on"))
     });
     Some(running)
 }
@@ -363,7 +363,6 @@ fn a_host_is_found_by_multicast_dns() {
             let said = String::from_utf8_lossy(&said).into_owned();
             said.lines()
                 .any(|line| line.contains("+ blue-host [") && line.ends_with("]._workstation._tcp.local"))
-                .then_some(())
         });
         // Asks for its address in a separate packet. From the service's own port the answer would be a multicast.
         let group = Ipv4Addr::new(224, 0, 0, 251);

@@ -14,7 +14,7 @@ use bywire_testing::{Tier, eventually};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::{Value, json};
 
-use crate::processes::{bywire, processes_of};
+use crate::processes::{bywire, nothing_is_left, processes_of};
 
 /// Reasons why a machine cannot run a test.
 const REASONS: [&str; 4] =
@@ -58,7 +58,7 @@ fn servers_of(process: u32) -> Vec<u32> {
     processes.filter(works_there).collect()
 }
 
-fn nothing_is_left(directory: &Path, process: u32) {
+fn nothing_of_servers_is_left(directory: &Path, process: u32) {
     eventually("no process is left", || processes_of(directory).is_empty());
     eventually("no server is left", || servers_of(process).is_empty());
     eventually("no files are left in memory", || places_of(process).is_empty());
@@ -120,8 +120,7 @@ fn real_servers_answer_over_every_link_and_every_byte_is_right() {
         let carried = way.contains(&"eth");
         assert_eq!(cell["cpu"]["carriers"]["attributed"].as_f64() > Some(0.0), carried, "{}", cell["cpu"]);
     }
-    eventually("no process is left", || processes_of(directory.path()).is_empty());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left");
+    nothing_is_left(directory.path());
 }
 
 #[test]
@@ -200,7 +199,7 @@ fn termination_at_any_moment_leaves_nothing_behind() {
         let all = [&["measure"], arguments, &["--time", "30"]].concat();
         let mut running = bywire(directory.path(), &all).spawn().unwrap();
         end(&mut running, signal, Duration::from_millis(1200));
-        nothing_is_left(directory.path(), running.id());
+        nothing_of_servers_is_left(directory.path(), running.id());
     }
     // The directory where carrying processes of a killed one met goes with the next one that makes such a place.
     let next = bywire(directory.path(), &["measure", "msg", "latency", "--time", "0.01"]).output().unwrap();
@@ -242,7 +241,7 @@ fn termination_while_a_server_starts_leaves_nothing_behind() {
         await_beside(&running, "the server starts", || !servers_of(process).is_empty());
         kill_process(Pid::from_child(&running), signal).unwrap();
         running.wait().unwrap();
-        nothing_is_left(directory.path(), process);
+        nothing_of_servers_is_left(directory.path(), process);
     }
 }
 
@@ -321,7 +320,7 @@ fn an_interrupted_session_keeps_finished_measurements() {
         };
         await_beside(&running, "a cell of a server is stored", has_cell);
         end(&mut running, signal, Duration::from_millis(500));
-        nothing_is_left(directory.path(), running.id());
+        nothing_of_servers_is_left(directory.path(), running.id());
         let report = bywire(directory.path(), &["report", session, "--csv"]).output().unwrap();
         let text = String::from_utf8(report.stdout).unwrap();
         assert!(report.status.success() && text.contains("web-"), "{text}");

@@ -1,133 +1,21 @@
 /* Two endpoints of one process make every call for messages, over libfabric's own interface. */
 
+#include <stdint.h>
 #include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_tagged.h>
+
+static const uint64_t counted[] = { FI_SEND, FI_RECV };
+enum { SENT, RECEIVED, COUNTERS };
+
+#include "ends.h"
+
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "check.h"
-
-enum { NAME_BYTES = 64, PORT = 32, LONG = 1 << 20 };
-
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-
-struct end {
-    struct fid_ep *ep;
-    struct fid_cq *cq;
-    struct fid_av *av;
-    struct fid_cntr *sent, *received;
-    fi_addr_t own, other;
-    char name[NAME_BYTES];
-};
-static struct end a, b;
-
-static void open_end(struct end *end, enum fi_cq_format format, enum fi_wait_obj wait, uint64_t bind)
-{
-    struct fi_cq_attr cq = { .format = format, .wait_obj = wait };
-    struct fi_av_attr av = { .type = FI_AV_TABLE };
-    size_t length = 8;
-    DONE(fi_endpoint(domain, info, &end->ep, NULL));
-    DONE(fi_cq_open(domain, &cq, &end->cq, NULL));
-    DONE(fi_av_open(domain, &av, &end->av, NULL));
-    CHECK(fi_enable(end->ep) == -FI_ENOAV);
-    DONE(fi_ep_bind(end->ep, &end->av->fid, 0));
-    CHECK(fi_enable(end->ep) == -FI_ENOCQ);
-    struct fi_cntr_attr counter = { .events = FI_CNTR_EVENTS_COMP };
-    DONE(fi_cntr_open(domain, &counter, &end->sent, NULL));
-    DONE(fi_cntr_open(domain, &counter, &end->received, NULL));
-    DONE(fi_ep_bind(end->ep, &end->sent->fid, FI_SEND));
-    DONE(fi_ep_bind(end->ep, &end->received->fid, FI_RECV));
-    CHECK(fi_tinject(end->ep, "x", 1, 0, 0) == -FI_EOPBADSTATE);
-    DONE(fi_ep_bind(end->ep, &end->cq->fid, FI_TRANSMIT | FI_RECV | bind));
-    DONE(fi_enable(end->ep));
-    CHECK(fi_getname(&end->ep->fid, end->name, &length) == -FI_ETOOSMALL && length == NAME_BYTES);
-    DONE(fi_getname(&end->ep->fid, end->name, &length));
-}
-
-static void know(struct end *end, const struct end *other)
-{
-    char names[2][NAME_BYTES], found[NAME_BYTES];
-    size_t length = sizeof found;
-    fi_addr_t addresses[2];
-    memcpy(names[0], end->name, NAME_BYTES);
-    memcpy(names[1], other->name, NAME_BYTES);
-    CHECK(fi_av_insert(end->av, names, 2, addresses, 0, NULL) == 2);
-    end->own = addresses[0];
-    end->other = addresses[1];
-    CHECK(end->own == 0 && end->other == 1);
-    DONE(fi_av_lookup(end->av, 1, found, &length));
-    CHECK(length == NAME_BYTES && !memcmp(found, other->name, NAME_BYTES));
-}
-
-/* What an end has besides its endpoint. */
-static void close_rest(struct end *end)
-{
-    DONE(fi_close(&end->cq->fid));
-    DONE(fi_close(&end->av->fid));
-    DONE(fi_close(&end->sent->fid));
-    DONE(fi_close(&end->received->fid));
-}
-
-static void close_end(struct end *end)
-{
-    DONE(fi_close(&end->ep->fid));
-    close_rest(end);
-}
-
-static void move(void)
-{
-    fi_cq_read(a.cq, NULL, 0);
-    fi_cq_read(b.cq, NULL, 0);
-}
-
-/* The next completion of an end, while the other one makes progress. Both ends have large entries. */
-static struct fi_cq_tagged_entry next(struct end *end, fi_addr_t *source)
-{
-    struct fi_cq_tagged_entry entry;
-    fi_addr_t ignored;
-    for (;;) {
-        ssize_t count = fi_cq_readfrom(end->cq, &entry, 1, source ? source : &ignored);
-        if (count == 1)
-            return entry;
-        CHECK(count == -FI_EAGAIN);
-        move();
-    }
-}
-
-static struct fi_cq_err_entry next_error(struct end *end)
-{
-    struct fi_cq_err_entry error = { 0 };
-    struct fi_cq_tagged_entry entry;
-    ssize_t count;
-    while ((count = fi_cq_read(end->cq, &entry, 1)) == -FI_EAGAIN)
-        move();
-    CHECK(count == -FI_EAVAIL);
-    CHECK(fi_cq_readerr(end->cq, &error, 0) == 1);
-    return error;
-}
-
-static void no_completion(struct end *end)
-{
-    struct fi_cq_tagged_entry entry;
-    for (int turn = 0; turn < 100; turn++) {
-        move();
-        CHECK(fi_cq_read(end->cq, &entry, 1) == -FI_EAGAIN);
-    }
-}
+enum { PORT = 32, LONG = 1 << 20 };
 
 static void calls(void)
 {
@@ -140,19 +28,19 @@ static void calls(void)
     /* A receive before its message. */
     DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 7, 0, &word[0]));
     DONE(fi_tsend(a.ep, out, 8, NULL, a.other, 7, &word[1]));
-    entry = next(&b, &source);
+    entry = next_from(&b, &source);
     CHECK(entry.op_context == &word[0] && entry.flags == (FI_RECV | FI_TAGGED) && entry.len == 8 && entry.tag == 7);
     CHECK(!memcmp(in, out, 8) && source == b.other && entry.buf == in);
-    entry = next(&a, NULL);
+    entry = next(&a);
     CHECK(entry.op_context == &word[1] && entry.flags == (FI_SEND | FI_TAGGED));
 
     /* A message before its receive, any source, bits of the tag ignored, data of both lengths. */
     for (int wide = 0; wide < 2; wide++) {
         uint64_t data = wide ? 0x123456789abcdef0 : 5;
         DONE(fi_tsenddata(a.ep, out, 8, NULL, data, a.other, 0x1007, &word[1]));
-        CHECK(next(&a, NULL).op_context == &word[1]);
+        CHECK(next(&a).op_context == &word[1]);
         DONE(fi_trecv(b.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, 7, 0xff00, &word[2]));
-        entry = next(&b, &source);
+        entry = next_from(&b, &source);
         CHECK(entry.flags == (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA) && entry.data == data && entry.tag == 0x1007);
     }
 
@@ -163,7 +51,7 @@ static void calls(void)
     no_completion(&a);
     for (int tag = 2; tag; tag--) {
         DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, tag, 0, &word[3]));
-        entry = next(&b, NULL);
+        entry = next(&b);
         CHECK(entry.len == 8 && !memcmp(in, "abcdefgh", 8) && (tag == 1 || entry.data == 9));
     }
     memcpy(out, "abcdefgh", 8);
@@ -171,8 +59,8 @@ static void calls(void)
     /* Pieces. */
     DONE(fi_trecvv(b.ep, places, NULL, 2, b.other, 3, 0, &word[4]));
     DONE(fi_tsendv(a.ep, pieces, NULL, 2, a.other, 3, &word[5]));
-    CHECK(next(&b, NULL).len == 5 && in[0] == 'a' && !memcmp(in + 4, "bcfg", 4));
-    CHECK(next(&a, NULL).op_context == &word[5]);
+    CHECK(next(&b).len == 5 && in[0] == 'a' && !memcmp(in + 4, "bcfg", 4));
+    CHECK(next(&a).op_context == &word[5]);
 
     /* A completion only once it has matched. */
     struct fi_msg_tagged message = { .msg_iov = pieces, .iov_count = 2, .addr = a.other, .tag = 4, .context = &word[6],
@@ -180,15 +68,15 @@ static void calls(void)
     DONE(fi_tsendmsg(a.ep, &message, FI_DELIVERY_COMPLETE | FI_REMOTE_CQ_DATA | FI_COMPLETION));
     no_completion(&a);
     DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 4, 0, &word[7]));
-    CHECK(next(&b, NULL).data == 77);
-    CHECK(next(&a, NULL).op_context == &word[6]);
+    CHECK(next(&b).data == 77);
+    CHECK(next(&a).op_context == &word[6]);
 
     /* Injected by a flag. */
     DONE(fi_tsendmsg(a.ep, &message, FI_INJECT | FI_COMPLETION));
     memset(out, 'y', 8);
-    CHECK(next(&a, NULL).op_context == &word[6]);
+    CHECK(next(&a).op_context == &word[6]);
     DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 4, 0, &word[7]));
-    CHECK(next(&b, NULL).len == 5 && !memcmp(in, "abcfg", 5));
+    CHECK(next(&b).len == 5 && !memcmp(in, "abcfg", 5));
 
     /* Too short a receive. */
     DONE(fi_trecv(b.ep, in, 3, NULL, b.other, 5, 0, &word[0]));
@@ -224,32 +112,32 @@ static void untagged(void)
     fi_addr_t source;
     int word[4];
     size_t bytes = 16, length = sizeof bytes;
-    uint64_t sent = fi_cntr_read(a.sent), received = fi_cntr_read(b.received), failed = fi_cntr_readerr(b.received);
+    uint64_t sent = fi_cntr_read(a.counters[SENT]), received = fi_cntr_read(b.counters[RECEIVED]), failed = fi_cntr_readerr(b.counters[RECEIVED]);
 
     DONE(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, UINT64_MAX, &word[0]));
     DONE(fi_recv(b.ep, in + 8, 8, NULL, b.other, &word[1]));
     DONE(fi_send(a.ep, out, 8, NULL, a.other, &word[2]));
-    entry = next(&b, &source);
+    entry = next_from(&b, &source);
     CHECK(entry.op_context == &word[1] && entry.flags == (FI_RECV | FI_MSG) && source == b.other);
-    CHECK(next(&a, NULL).flags == (FI_SEND | FI_MSG));
+    CHECK(next(&a).flags == (FI_SEND | FI_MSG));
     DONE(fi_tinject(a.ep, out, 8, a.other, 1));
-    CHECK(next(&b, NULL).op_context == &word[0]);
+    CHECK(next(&b).op_context == &word[0]);
     DONE(fi_senddata(a.ep, out, 8, NULL, 5, a.other, &word[2]));
     DONE(fi_injectdata(a.ep, out, 7, 6, a.other));
     DONE(fi_inject(a.ep, out, 6, a.other));
     DONE(fi_sendv(a.ep, &(struct iovec) { out, 5 }, NULL, 1, a.other, &word[2]));
     for (int count = 0; count < 2; count++)
-        CHECK(next(&a, NULL).op_context == &word[2]);
+        CHECK(next(&a).op_context == &word[2]);
     for (int count = 0; count < 4; count++) {
         if (count % 2)
             DONE(fi_recvv(b.ep, &place, NULL, 1, FI_ADDR_UNSPEC, &word[3]));
         else
             DONE(fi_recvmsg(b.ep, &(struct fi_msg) { &place, NULL, 1, b.other, &word[3], 0 }, 0));
-        entry = next(&b, NULL);
+        entry = next(&b);
         CHECK(entry.len == (size_t) (8 - count) && entry.data == (count < 2 ? 5u + count : 0u));
         CHECK(!(entry.flags & FI_REMOTE_CQ_DATA) == (count >= 2));
     }
-    CHECK(fi_cntr_read(a.sent) == sent + 6 && fi_cntr_read(b.received) == received + 6);
+    CHECK(fi_cntr_read(a.counters[SENT]) == sent + 6 && fi_cntr_read(b.counters[RECEIVED]) == received + 6);
 
     /* Room for five messages. With the fifth, less is left than an endpoint asks for. */
     DONE(fi_setopt(&b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &bytes, length));
@@ -261,27 +149,27 @@ static void untagged(void)
         out[0] = 'a' + count;
         struct fi_msg message = { (struct iovec[]) { { out, 8 }, { out, 4 } }, NULL, 2, a.other, NULL, 0 };
         DONE(fi_sendmsg(a.ep, &message, FI_INJECT | FI_COMPLETION));
-        next(&a, NULL);
+        next(&a);
     }
     for (int count = 0; count < 5; count++) {
-        entry = next(&b, NULL);
+        entry = next(&b);
         CHECK(entry.op_context == &word[0] && entry.len == 12 && entry.buf == in + 12 * count);
         CHECK(!(entry.flags & FI_MULTI_RECV) == (count < 4));
         CHECK(in[12 * count] == 'a' + count && !memcmp(in + 12 * count + 1, "bcdefgh", 7));
     }
     no_completion(&b);
     DONE(fi_recv(b.ep, in, 3, NULL, FI_ADDR_UNSPEC, &word[1]));
-    CHECK(next_error(&b).err == FI_ETRUNC && fi_cntr_readerr(b.received) == failed + 1);
+    CHECK(next_error(&b).err == FI_ETRUNC && fi_cntr_readerr(b.counters[RECEIVED]) == failed + 1);
 
     /* Waiting for a counter. */
     DONE(fi_recv(a.ep, in, 3, NULL, a.own, &word[1]));
-    CHECK(fi_cntr_wait(a.received, fi_cntr_read(a.received) + 1, 1) == -FI_ETIMEDOUT);
+    CHECK(fi_cntr_wait(a.counters[RECEIVED], fi_cntr_read(a.counters[RECEIVED]) + 1, 1) == -FI_ETIMEDOUT);
     DONE(fi_inject(a.ep, "x", 1, a.own));
-    DONE(fi_cntr_wait(a.received, fi_cntr_read(a.received), -1));
-    CHECK(next(&a, NULL).op_context == &word[1]);
-    DONE(fi_cntr_set(a.received, 5));
-    DONE(fi_cntr_add(a.received, 2));
-    CHECK(fi_cntr_read(a.received) == 7);
+    DONE(fi_cntr_wait(a.counters[RECEIVED], fi_cntr_read(a.counters[RECEIVED]), -1));
+    CHECK(next(&a).op_context == &word[1]);
+    DONE(fi_cntr_set(a.counters[RECEIVED], 5));
+    DONE(fi_cntr_add(a.counters[RECEIVED], 2));
+    CHECK(fi_cntr_read(a.counters[RECEIVED]) == 7);
 }
 
 /* Looking, setting aside, dropping. The message with tag 6 is still there. */
@@ -295,11 +183,11 @@ static void peeks(void)
     fi_addr_t source;
     for (int turn = 0; turn < 2; turn++) {
         DONE(fi_trecvmsg(b.ep, &message, FI_PEEK));
-        entry = next(&b, &source);
+        entry = next_from(&b, &source);
         CHECK(entry.op_context == &word[0] && entry.len == 8 && entry.tag == 6 && source == b.other);
     }
     DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM));
-    CHECK(next(&b, NULL).len == 8);
+    CHECK(next(&b).len == 8);
     /* A second message would take its place. */
     CHECK(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM) == -FI_EBUSY);
     DONE(fi_trecvmsg(b.ep, &(struct fi_msg_tagged) { .addr = FI_ADDR_UNSPEC, .tag = 6, .context = &word[1] }, FI_PEEK));
@@ -308,7 +196,7 @@ static void peeks(void)
     message.msg_iov = &place;
     message.iov_count = 1;
     DONE(fi_trecvmsg(b.ep, &message, FI_CLAIM));
-    CHECK(next(&b, NULL).len == 8 && !memcmp(in, "12345678", 8));
+    CHECK(next(&b).len == 8 && !memcmp(in, "12345678", 8));
     CHECK(fi_trecvmsg(b.ep, &message, FI_CLAIM) == -FI_EINVAL);
 
     /* Dropped at once, and after it was set aside. Its source may not wait for ever. */
@@ -318,13 +206,13 @@ static void peeks(void)
         no_completion(&a);
         if (turn) {
             DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_CLAIM));
-            CHECK(next(&b, NULL).len == 8);
+            CHECK(next(&b).len == 8);
             DONE(fi_trecvmsg(b.ep, &message, FI_CLAIM | FI_DISCARD));
         } else
             DONE(fi_trecvmsg(b.ep, &message, FI_PEEK | FI_DISCARD));
-        entry = next(&b, NULL);
+        entry = next(&b);
         CHECK(entry.op_context == &word[0] && entry.tag == 6 && entry.len == 8);
-        CHECK(next(&a, NULL).op_context == &word[2]);
+        CHECK(next(&a).op_context == &word[2]);
     }
 }
 
@@ -385,12 +273,7 @@ static void gone(void)
     close_end(&b);
     int errors[2];
     for (int count = 0; count < 2; count++) {
-        struct fi_cq_err_entry error = { 0 };
-        struct fi_cq_tagged_entry entry;
-        ssize_t answer;
-        while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
-            ;
-        CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+        struct fi_cq_err_entry error = next_error_alone();
         errors[(int *) error.op_context - word] = error.err;
     }
     CHECK(errors[0] == FI_ESHUTDOWN && errors[1] == FI_ESHUTDOWN);
@@ -416,15 +299,15 @@ static void wrong_ticket(void)
     /* An injected message has no context by which its failure could be reported: it is counted, and the next one fails. */
     name[NAME_BYTES - 1] ^= 2;
     CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
-    uint64_t failed = fi_cntr_readerr(a.sent);
+    uint64_t failed = fi_cntr_readerr(a.counters[SENT]);
     DONE(fi_tinject(a.ep, "bad", 3, address, 1));
-    while (fi_cntr_readerr(a.sent) == failed) {
+    while (fi_cntr_readerr(a.counters[SENT]) == failed) {
         move();
         CHECK(fi_cq_read(a.cq, NULL, 0) == -FI_EAGAIN);
     }
     CHECK(fi_tinject(a.ep, "bad", 3, address, 1) < 0 && fi_tinject(a.ep, "bad", 3, address, 1) != -FI_EAGAIN);
     DONE(fi_tinject(a.ep, "good", 4, a.other, 1));
-    CHECK(next(&b, NULL).len == 4 && !memcmp(in, "good", 4));
+    CHECK(next(&b).len == 4 && !memcmp(in, "good", 4));
     /* Of a port that is not there, and of bytes that are no name. */
     name[PORT] ^= 0x55;
     CHECK(fi_av_insert(a.av, name, 1, &address, 0, NULL) == 1);
@@ -460,7 +343,7 @@ static void other_domain(void)
 /* What is in use cannot be closed: what an endpoint reports to, and a domain in which something is open. */
 static void in_use(void)
 {
-    struct fid *used[] = { &b.cq->fid, &b.av->fid, &b.sent->fid, &b.received->fid, &domain->fid };
+    struct fid *used[] = { &b.cq->fid, &b.av->fid, &b.counters[SENT]->fid, &b.counters[RECEIVED]->fid, &domain->fid };
     for (size_t place = 0; place < sizeof used / sizeof *used; place++)
         CHECK(fi_close(used[place]) == -FI_EBUSY);
 }
@@ -488,7 +371,7 @@ static void forked(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     DONE(fi_tinject(a.ep, "parent", 6, a.other, 50));
     DONE(fi_trecv(b.ep, in, sizeof in, NULL, b.other, 50, 0, NULL));
-    CHECK(next(&b, NULL).len == 6);
+    CHECK(next(&b).len == 6);
 }
 
 /* A removed index means nothing any more. */
@@ -499,13 +382,13 @@ static void removed(void)
     DONE(fi_av_remove(b.av, &b.other, 1, 0));
     DONE(fi_trecv(b.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, NULL));
     DONE(fi_tinject(a.ep, "x", 1, address, 1));
-    next(&b, &source);
+    next_from(&b, &source);
     CHECK(source == FI_ADDR_NOTAVAIL);
     CHECK(fi_tinject(b.ep, "x", 1, b.other, 1) == -FI_EINVAL);
     CHECK(fi_av_insert(b.av, a.name, 1, &b.other, 0, NULL) == 1 && b.other == 2);
     DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
     DONE(fi_tinject(a.ep, "x", 1, address, 1));
-    next(&b, &source);
+    next_from(&b, &source);
     CHECK(source == b.other);
 }
 
@@ -515,10 +398,7 @@ static void crossing(void)
     for (int turn = 0; turn < 20; turn++) {
         char in[2][8];
         int seen = 0;
-        open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-        open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-        know(&a, &b);
-        know(&b, &a);
+        open_both();
         DONE(fi_trecv(a.ep, in[0], 8, NULL, a.other, 1, 0, NULL));
         DONE(fi_trecv(b.ep, in[1], 8, NULL, b.other, 1, 0, NULL));
         DONE(fi_tinject(a.ep, "to b", 4, a.other, 1));
@@ -536,8 +416,7 @@ static void crossing(void)
             move();
             usleep(200);
         }
-        close_end(&a);
-        close_end(&b);
+        close_both();
     }
 }
 
@@ -550,10 +429,9 @@ static void formats(void)
         char in[8];
         int word[2];
         size_t size = sizes[format];
-        open_end(&a, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
-        open_end(&b, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, 0);
-        know(&a, &b);
-        know(&b, &a);
+        open_end_with(&a, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, FI_SELECTIVE_COMPLETION);
+        open_end_with(&b, FI_CQ_FORMAT_CONTEXT + format, FI_WAIT_NONE, 0);
+        meet(&a, &b);
         for (int place = 0; place < 2; place++)
             DONE(fi_trecv(b.ep, in, 8, NULL, b.other, place, 0, &word[place]));
         /* Without FI_COMPLETION the sends report nothing. */
@@ -573,8 +451,7 @@ static void formats(void)
             }
             CHECK(count < 0 ? count == -FI_EAGAIN : entries[count * size] == 0xee);
         }
-        close_end(&a);
-        close_end(&b);
+        close_both();
     }
 }
 
@@ -591,10 +468,9 @@ static void sleeping(void)
     struct fi_cq_tagged_entry entry;
     char in[8];
     int descriptor;
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
-    know(&a, &b);
-    know(&b, &a);
+    open_end(&a);
+    open_end_with(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    meet(&a, &b);
     DONE(fi_control(&b.cq->fid, FI_GETWAIT, &descriptor));
     struct fid *fids[] = { &b.cq->fid };
     struct pollfd ready = { descriptor, POLLIN, 0 };
@@ -625,15 +501,13 @@ static void sleeping(void)
     CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
     /* Nobody waits for another thread that sleeps longer on the same queue. */
     pthread_t sleeper;
-    struct timespec began, ended;
     DONE(pthread_create(&sleeper, NULL, sleep_for_3_s, NULL));
     usleep(100000);
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    double began = now();
     CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 100) == -FI_EAGAIN);
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0 && ended.tv_sec - began.tv_sec < 2);
+    CHECK(now() - began < 2);
     DONE(pthread_join(sleeper, NULL));
-    close_end(&a);
-    close_end(&b);
+    close_both();
 }
 
 static int has_completion(struct end *end, struct fi_cq_tagged_entry *entry)
@@ -666,21 +540,15 @@ static void *sleep_on_a(void *nothing)
    or by another one. */
 static void two_queues(void)
 {
-    struct fid_domain *first = domain, *second;
     struct fi_cq_tagged_entry entry;
-    struct timespec began, ended;
     struct end c;
     pthread_t sleeper;
     char in[8];
     int descriptor, answer;
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
-    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
-    DONE(fi_domain(fabric, info, &second, NULL));
-    domain = second;
-    open_end(&c, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-    domain = first;
-    know(&c, &a);
-    know(&a, &c);
+    open_end_with(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    open_end_with(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    struct fid_domain *second = open_elsewhere(&c);
+    meet(&c, &a);
     DONE(fi_control(&a.cq->fid, FI_GETWAIT, &descriptor));
     struct fid *fids[] = { &a.cq->fid, &b.cq->fid };
     struct pollfd ready = { descriptor, POLLIN, 0 };
@@ -700,9 +568,9 @@ static void two_queues(void)
             if (turn % 4 == 2)
                 CHECK(!has_completion(&b, &entry));
             else
-                fi_cntr_read(b.sent);
+                fi_cntr_read(b.counters[SENT]);
         }
-        CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+        double began = now();
         DONE(fi_tinject(c.ep, "x", 1, c.other, turn));
         if (turn % 4 < 2) {
             CHECK(poll(&ready, 1, 60000) == 1);
@@ -711,10 +579,9 @@ static void two_queues(void)
         } else {
             DONE(pthread_join(sleeper, NULL));
         }
-        CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0 && ended.tv_sec - began.tv_sec < 20);
+        CHECK(now() - began < 20);
     }
-    close_end(&a);
-    close_end(&b);
+    close_both();
     close_end(&c);
     DONE(fi_close(&second->fid));
 }
@@ -727,11 +594,11 @@ static void reused(void)
     char in[8], old_in[8];
     struct end old, new;
     fi_addr_t to_new;
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    open_end(&a);
     DONE(fi_domain(fabric, info, &second, NULL));
     for (int turn = 0; turn < 20; turn++) {
         domain = second;
-        open_end(&old, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        open_end(&old);
         if (!turn)
             know(&a, &old);
         else
@@ -744,7 +611,7 @@ static void reused(void)
         DONE(fi_tinject(a.ep, "old", 4, a.other, turn % 2 ? 2 : 3));
         close_end(&old);
         memset(old_in, 0, sizeof old_in);
-        open_end(&new, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        open_end(&new);
         domain = first;
         know(&new, &a);
         CHECK(memcmp(new.name, old.name, NAME_BYTES));
@@ -763,18 +630,13 @@ static void reused(void)
 /* An endpoint that was closed keeps nobody awake, although a forked child keeps its descriptors open. */
 static void closed_in_a_parent(void)
 {
-    struct fid_domain *first = domain, *second;
     struct fi_cq_tagged_entry entry;
     struct end c;
     char in[8];
-    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
-    open_end(&c, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
-    DONE(fi_domain(fabric, info, &second, NULL));
-    domain = second;
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-    domain = first;
-    know(&a, &b);
-    know(&b, &a);
+    open_end_with(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    open_end_with(&c, FI_CQ_FORMAT_TAGGED, FI_WAIT_FD, 0);
+    struct fid_domain *second = open_elsewhere(&a);
+    meet(&a, &b);
     DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
     deliver(&a, a.other, &b, "x", 1);
     /* A message makes b's descriptor ready, and stays there. */
@@ -795,13 +657,9 @@ static void closed_in_a_parent(void)
     clock_t began = clock();
     CHECK(fi_cq_sread(b.cq, &entry, 1, NULL, 500) == -FI_EAGAIN);
     CHECK(clock() - began < CLOCKS_PER_SEC / 5);
-    struct timespec now, start;
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &start) == 0);
     began = clock();
-    do {
+    for (double start = now(); now() - start < 0.5;)
         CHECK(!has_completion(&c, &entry));
-        CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    } while (now.tv_sec - start.tv_sec + (now.tv_nsec - start.tv_nsec) / 1e9 < 0.5);
     CHECK(clock() - began < CLOCKS_PER_SEC / 5);
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
     close_rest(&b);
@@ -820,7 +678,6 @@ static void few_descriptors(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
     time_t began = time(NULL);
     DONE(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, &word));
-    struct fi_cq_err_entry error = { 0 };
     struct fi_cq_tagged_entry entry;
     ssize_t count;
     /* This takes 10 s, which others may use the processor for. */
@@ -828,12 +685,11 @@ static void few_descriptors(void)
         move();
         usleep(1000);
     }
-    CHECK(count == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+    struct fi_cq_err_entry error = announced_error(&a, count);
     CHECK(error.err == FI_ENOMEM && error.op_context == &word);
     CHECK(time(NULL) - began >= 8);
     CHECK(fi_tsend(a.ep, "x", 1, NULL, a.other, 1, &word) == -FI_ENOMEM);
-    close_end(&a);
-    close_end(&b);
+    close_both();
 }
 
 /* Polls the other end, as a program of its own would, until a message has come. */
@@ -851,37 +707,29 @@ static void *receive_one(void *nothing)
    time. */
 static void first_message(void)
 {
-    struct fid_domain *first = domain, *second = NULL;
-    struct timespec began, ended;
+    struct fid_domain *second = NULL;
     pthread_t thread;
     char in[8];
     for (int turn = 0; turn < 20; turn++) {
-        close_end(&a);
-        close_end(&b);
+        close_both();
         if (turn)
             DONE(fi_close(&second->fid));
-        DONE(fi_domain(fabric, info, &second, NULL));
-        open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-        domain = second;
-        open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-        domain = first;
-        know(&a, &b);
-        know(&b, &a);
+        open_end(&a);
+        second = open_elsewhere(&b);
+        meet(&a, &b);
         DONE(fi_trecv(b.ep, in, 8, NULL, b.other, 1, 0, NULL));
         CHECK(pthread_create(&thread, NULL, receive_one, NULL) == 0);
         DONE(fi_tinject(a.ep, "x", 1, a.other, 1));
         CHECK(pthread_join(thread, NULL) == 0);
     }
     close_end(&a);
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+    open_end(&a);
     know(&a, &b);
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    double began = now();
     for (int count = 0; count < 100; count++)
         DONE(fi_tinject(a.ep, "x", 1, a.other, 1));
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0);
-    CHECK(ended.tv_sec - began.tv_sec < 3);
-    close_end(&b);
-    close_end(&a);
+    CHECK(now() - began < 3);
+    close_both();
     DONE(fi_close(&second->fid));
 }
 
@@ -905,7 +753,7 @@ static void many_peers(void)
     DONE(fi_domain(fabric, info, &second, NULL));
     domain = second;
     for (int number = 0; number < MANY; number++) {
-        open_end(&ends[number], FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
+        open_end(&ends[number]);
         know(&ends[number], &a);
         CHECK(fi_av_insert(a.av, ends[number].name, 1, &addresses[number], 0, NULL) == 1);
         CHECK(fi_av_insert(ends[number].av, b.name, 1, &to_b, 0, NULL) == 1);
@@ -938,42 +786,32 @@ static void many_peers(void)
         close_end(&ends[number]);
     }
     DONE(fi_close(&second->fid));
-    close_end(&a);
-    close_end(&b);
+    close_both();
 }
 
 /* [closed in a parent | few descriptors | first message | many peers] */
 int main(int count, char **words)
 {
-    struct fi_info *hints = fi_allocinfo();
+    struct fi_info *hints = fi_allocinfo(), *none;
     hints->caps = FI_TAGGED | FI_MSG | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
-    hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
-    hints->fabric_attr->prov_name = strdup("bywire");
-    DONE(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+    open_fabric(hints);
     CHECK(info->domain_attr->threading == FI_THREAD_DOMAIN && info->mode == 0 && info->domain_attr->mr_mode == 0);
     CHECK(info->tx_attr->inject_size == 4096 && !info->next);
     hints->ep_attr->type = FI_EP_MSG;
-    struct fi_info *none;
     CHECK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &none) == -FI_ENODATA);
     fi_freeinfo(hints);
-    DONE(fi_fabric(info->fabric_attr, &fabric, NULL));
-    DONE(fi_domain(fabric, info, &domain, NULL));
 
-    open_end(&a, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-    open_end(&b, FI_CQ_FORMAT_TAGGED, FI_WAIT_NONE, 0);
-    know(&a, &b);
-    know(&b, &a);
-    if (count > 1 && !strcmp(words[1], "first message")) {
+    const char *name = count > 1 ? words[1] : "every call";
+    open_both();
+    if (!strcmp(name, "first message")) {
         first_message();
-    } else if (count > 1 && !strcmp(words[1], "many peers")) {
+    } else if (!strcmp(name, "many peers")) {
         many_peers();
-    } else if (count > 1 && !strcmp(words[1], "closed in a parent")) {
-        close_end(&a);
-        close_end(&b);
+    } else if (!strcmp(name, "closed in a parent")) {
+        close_both();
         closed_in_a_parent();
-    } else if (count > 1) {
+    } else if (!strcmp(name, "few descriptors")) {
         few_descriptors();
     } else {
         calls();
@@ -993,10 +831,7 @@ int main(int count, char **words)
         two_queues();
         reused();
     }
-
-    DONE(fi_close(&domain->fid));
-    DONE(fi_close(&fabric->fid));
-    fi_freeinfo(info);
+    close_fabric();
     printf("matched\n");
     return 0;
 }

@@ -1,141 +1,33 @@
 /* Two endpoints of one process read and write each other's memory by every call, over libfabric's own interface. */
 
+#include <stdint.h>
 #include <rdma/fabric.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
+
+static const uint64_t counted[] = { FI_WRITE, FI_READ, FI_REMOTE_WRITE, FI_REMOTE_READ };
+enum { WRITTEN, READ, REMOTE_WRITTEN, REMOTE_READ, COUNTERS };
+
+#include "ends.h"
+
 #include <rdma/fi_eq.h>
 #include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+enum { MANY = 300, LONG = 1 << 20, KEY = 7 };
 
-enum { NAME_BYTES = 64, MANY = 300, LONG = 1 << 20, KEY = 7 };
-
-static struct fi_info *info;
-static struct fid_fabric *fabric;
-static struct fid_domain *domain;
-
-struct end {
-    struct fid_ep *ep;
-    struct fid_cq *cq;
-    struct fid_av *av;
-    struct fid_cntr *written, *read, *remote_written, *remote_read;
-    fi_addr_t own, other;
-    char name[NAME_BYTES];
-};
-static struct end a, b;
-
-/* Of the queues that are opened from now on. */
-static enum fi_wait_obj wait_object = FI_WAIT_NONE;
-
-static void open_end(struct end *end)
+/* The next thing that an end is told: the error of the operation with this context. */
+static int error_of(struct end *end, void *context)
 {
-    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = wait_object };
-    struct fi_av_attr av = { .type = FI_AV_TABLE };
-    struct fi_cntr_attr counter = { .events = FI_CNTR_EVENTS_COMP };
-    size_t length = NAME_BYTES;
-    DONE(fi_endpoint(domain, info, &end->ep, NULL));
-    DONE(fi_cq_open(domain, &cq, &end->cq, NULL));
-    DONE(fi_av_open(domain, &av, &end->av, NULL));
-    DONE(fi_ep_bind(end->ep, &end->av->fid, 0));
-    DONE(fi_ep_bind(end->ep, &end->cq->fid, FI_TRANSMIT | FI_RECV));
-    struct fid_cntr **counters[] = { &end->written, &end->read, &end->remote_written, &end->remote_read };
-    uint64_t flags[] = { FI_WRITE, FI_READ, FI_REMOTE_WRITE, FI_REMOTE_READ };
-    for (int place = 0; place < 4; place++) {
-        DONE(fi_cntr_open(domain, &counter, counters[place], NULL));
-        DONE(fi_ep_bind(end->ep, &(*counters[place])->fid, flags[place]));
-    }
-    DONE(fi_enable(end->ep));
-    DONE(fi_getname(&end->ep->fid, end->name, &length));
-}
-
-static void know(struct end *end, const struct end *other)
-{
-    char names[2][NAME_BYTES];
-    fi_addr_t addresses[2];
-    memcpy(names[0], end->name, NAME_BYTES);
-    memcpy(names[1], other->name, NAME_BYTES);
-    CHECK(fi_av_insert(end->av, names, 2, addresses, 0, NULL) == 2);
-    end->own = addresses[0];
-    end->other = addresses[1];
-}
-
-static void open_both(void)
-{
-    open_end(&a);
-    open_end(&b);
-    know(&a, &b);
-    know(&b, &a);
-}
-
-static void close_end(struct end *end)
-{
-    DONE(fi_close(&end->ep->fid));
-    DONE(fi_close(&end->cq->fid));
-    DONE(fi_close(&end->av->fid));
-    struct fid_cntr *counters[] = { end->written, end->read, end->remote_written, end->remote_read };
-    for (int place = 0; place < 4; place++)
-        DONE(fi_close(&counters[place]->fid));
-}
-
-static void move(void)
-{
-    fi_cq_read(a.cq, NULL, 0);
-    fi_cq_read(b.cq, NULL, 0);
-}
-
-static struct fi_cq_tagged_entry next(struct end *end)
-{
-    struct fi_cq_tagged_entry entry;
-    for (;;) {
-        ssize_t count = fi_cq_read(end->cq, &entry, 1);
-        if (count == 1)
-            return entry;
-        CHECK(count == -FI_EAGAIN);
-        move();
-    }
-}
-
-static int next_error(struct end *end, void *context)
-{
-    struct fi_cq_err_entry error = { 0 };
-    struct fi_cq_tagged_entry entry;
-    ssize_t count;
-    while ((count = fi_cq_read(end->cq, &entry, 1)) == -FI_EAGAIN)
-        move();
-    CHECK(count == -FI_EAVAIL && fi_cq_readerr(end->cq, &error, 0) == 1 && error.op_context == context);
+    struct fi_cq_err_entry error = next_error(end);
+    CHECK(error.op_context == context);
     return error.err;
-}
-
-static void no_completion(struct end *end)
-{
-    struct fi_cq_tagged_entry entry;
-    for (int turn = 0; turn < 100; turn++) {
-        move();
-        CHECK(fi_cq_read(end->cq, &entry, 1) == -FI_EAGAIN);
-    }
 }
 
 static void fill(unsigned char *bytes, size_t length, unsigned seed)
 {
     for (size_t place = 0; place < length; place++)
         bytes[place] = (unsigned char) (place * 7919u >> 5) + seed;
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double) time.tv_sec + (double) time.tv_nsec / 1e9;
 }
 
 static const uint64_t ALL = FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -186,8 +78,8 @@ static void calls(void)
     struct fi_rma_iov place = { 100, 8, KEY };
     struct fi_msg_rma message = { &piece, NULL, 1, a.other, &place, 1, &word, 0x123456789abcdef0 };
     struct fi_cq_tagged_entry entry;
-    uint64_t written = fi_cntr_read(a.written), read = fi_cntr_read(a.read);
-    uint64_t remote_written = fi_cntr_read(b.remote_written), remote_read = fi_cntr_read(b.remote_read);
+    uint64_t written = fi_cntr_read(a.counters[WRITTEN]), read = fi_cntr_read(a.counters[READ]);
+    uint64_t remote_written = fi_cntr_read(b.counters[REMOTE_WRITTEN]), remote_read = fi_cntr_read(b.counters[REMOTE_READ]);
     struct fid_cntr *counter;
     struct fi_cntr_attr attributes = { .events = FI_CNTR_EVENTS_COMP };
     DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, FI_RMA_EVENT, &mr, NULL));
@@ -202,7 +94,7 @@ static void calls(void)
     no_completion(&a);
     fill(out, 16, 1);
     CHECK(!memcmp(memory, out, 8));
-    DONE(fi_cntr_wait(a.written, written + 1, -1));
+    DONE(fi_cntr_wait(a.counters[WRITTEN], written + 1, -1));
 
     DONE(fi_writedata(a.ep, out, 8, NULL, 5, a.other, 8, KEY, &word));
     entry = next(&b);
@@ -228,8 +120,8 @@ static void calls(void)
     DONE(fi_read(a.ep, in, LONG, NULL, a.other, 0, KEY, &word));
     CHECK(next(&a).flags == (FI_RMA | FI_READ) && !memcmp(in, memory, LONG));
 
-    CHECK(fi_cntr_read(a.written) == written + 6 && fi_cntr_read(a.read) == read + 2);
-    CHECK(fi_cntr_read(b.remote_written) == remote_written + 6 && fi_cntr_read(b.remote_read) == remote_read + 2);
+    CHECK(fi_cntr_read(a.counters[WRITTEN]) == written + 6 && fi_cntr_read(a.counters[READ]) == read + 2);
+    CHECK(fi_cntr_read(b.counters[REMOTE_WRITTEN]) == remote_written + 6 && fi_cntr_read(b.counters[REMOTE_READ]) == remote_read + 2);
     CHECK(fi_cntr_read(counter) == 6);
 
     /* What is refused at once. */
@@ -254,7 +146,7 @@ static void not_permitted(void)
     DONE(fi_mr_reg(domain, memory, LONG, FI_REMOTE_READ, 0, KEY, 0, &readable, NULL));
     DONE(fi_mr_reg(domain, memory, LONG, FI_REMOTE_WRITE, 0, KEY + 1, 0, &writable, NULL));
     memset(memory, 0xee, sizeof memory);
-    uint64_t failed = fi_cntr_readerr(a.written);
+    uint64_t failed = fi_cntr_readerr(a.counters[WRITTEN]);
     for (int which = 0; which < 2; which++) {
         size_t length = lengths[which];
         struct { uint64_t place, key; int error; } places[] = {
@@ -264,13 +156,13 @@ static void not_permitted(void)
         };
         for (int turn = 0; turn < 5; turn++) {
             DONE(fi_write(a.ep, out, length, NULL, a.other, places[turn].place, places[turn].key, &word));
-            CHECK(next_error(&a, &word) == places[turn].error);
+            CHECK(error_of(&a, &word) == places[turn].error);
             uint64_t key = places[turn].key == KEY + 2 ? KEY + 2 : 2 * KEY + 1 - places[turn].key;
             DONE(fi_read(a.ep, in, length, NULL, a.other, places[turn].place, key, &word));
-            CHECK(next_error(&a, &word) == places[turn].error);
+            CHECK(error_of(&a, &word) == places[turn].error);
         }
     }
-    CHECK(fi_cntr_readerr(a.written) == failed + 10 && fi_cntr_wait(a.written, UINT64_MAX, 1) == -FI_ETIMEDOUT);
+    CHECK(fi_cntr_readerr(a.counters[WRITTEN]) == failed + 10 && fi_cntr_wait(a.counters[WRITTEN], UINT64_MAX, 1) == -FI_ETIMEDOUT);
     for (size_t place = 0; place < sizeof memory; place++)
         CHECK(memory[place] == 0xee);
 
@@ -292,7 +184,6 @@ static void not_permitted(void)
         DONE(fi_close(&mr->fid));
         memset(closed, 2, LONG);
         for (int count = 0; count < 4; count++) {
-            struct fi_cq_err_entry error = { 0 };
             struct fi_cq_tagged_entry entry;
             ssize_t answer;
             while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
@@ -301,7 +192,7 @@ static void not_permitted(void)
                 is_done[(int *) entry.op_context - words] = 1;
                 continue;
             }
-            CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
+            struct fi_cq_err_entry error = announced_error(&a, answer);
             CHECK(error.err == FI_ENOKEY && !is_done[(int *) error.op_context - words]);
         }
         for (size_t place = 0; place < LONG; place++)
@@ -388,11 +279,10 @@ static void older_registration(void)
     next(&a);
     CHECK(word == 77);
     DONE(fi_write(a.ep, &value, sizeof value, NULL, a.other, 0, fi_mr_key(mr), &word));
-    CHECK(next_error(&a, &word) == FI_EACCES);
+    CHECK(error_of(&a, &word) == FI_EACCES);
     DONE(fi_close(&mr->fid));
     DONE(fi_close(&other->fid));
-    close_end(&a);
-    close_end(&b);
+    close_both();
     DONE(fi_close(&domain->fid));
     info->domain_attr->mr_mode = 0;
     domain = before;
@@ -421,13 +311,8 @@ static void gone(void)
     DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY, &words[2]));
     close_end(&b);
     for (int count = 0; count < 3; count++) {
-        struct fi_cq_err_entry error = { 0 };
-        struct fi_cq_tagged_entry entry;
-        ssize_t answer;
-        while ((answer = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
-            ;
-        CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1);
-        CHECK(error.err == FI_ESHUTDOWN || error.err == FI_ECONNRESET);
+        int error = next_error_alone().err;
+        CHECK(error == FI_ESHUTDOWN || error == FI_ECONNRESET);
     }
     CHECK(fi_read(a.ep, in, 8, NULL, a.other, 0, KEY, NULL) == -FI_ESHUTDOWN);
     DONE(fi_close(&mr->fid));
@@ -476,45 +361,31 @@ static void events(void)
    which nothing is read. */
 static void no_answer(enum fi_wait_obj object)
 {
-    struct fid_domain *first = domain, *second;
+    struct fi_cq_tagged_entry entry;
     int word;
-    wait_object = object;
-    open_end(&a);
-    DONE(fi_domain(fabric, info, &second, NULL));
-    domain = second;
-    open_end(&b);
-    domain = first;
+    ssize_t answer;
+    open_end_with(&a, FI_CQ_FORMAT_TAGGED, object, 0);
+    struct fid_domain *second = open_elsewhere(&b);
     know(&a, &b);
     DONE(fi_write(a.ep, out, 8, NULL, a.other, 0, KEY, &word));
-    struct fi_cq_err_entry error = { 0 };
-    struct fi_cq_tagged_entry entry;
-    struct timespec began, ended;
-    ssize_t answer;
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    double began = now();
     do
         answer = object == FI_WAIT_NONE ? fi_cq_read(a.cq, &entry, 1) : fi_cq_sread(a.cq, &entry, 1, NULL, 60000);
     while (answer == -FI_EAGAIN);
-    CHECK(clock_gettime(CLOCK_MONOTONIC, &ended) == 0);
-    CHECK(ended.tv_sec - began.tv_sec < 20);
-    CHECK(answer == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1 && error.err == FI_ETIMEDOUT);
+    CHECK(now() - began < 20);
+    CHECK(announced_error(&a, answer).err == FI_ETIMEDOUT);
     CHECK(fi_tinject(a.ep, "x", 1, a.other, 0) == -FI_ETIMEDOUT);
-    close_end(&a);
-    close_end(&b);
+    close_both();
     DONE(fi_close(&second->fid));
 }
 
 /* Closing a region ends although a peer that reads it does nothing any more: also in a forked child. */
 static void stopped(void)
 {
-    struct fid_domain *first = domain, *second;
     struct fid_mr *mr;
     open_end(&a);
-    DONE(fi_domain(fabric, info, &second, NULL));
-    domain = second;
-    open_end(&b);
-    domain = first;
-    know(&a, &b);
-    know(&b, &a);
+    open_elsewhere(&b);
+    meet(&a, &b);
     DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
     DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
     next(&b);
@@ -545,15 +416,10 @@ static void shares(void)
 {
     enum { WRITES = 1100, BYTES = 5000 };
     static unsigned char from[WRITES][BYTES], to[WRITES][BYTES];
-    struct fid_domain *first = domain, *second;
     struct fid_mr *mr;
     open_end(&a);
-    DONE(fi_domain(fabric, info, &second, NULL));
-    domain = second;
-    open_end(&b);
-    domain = first;
-    know(&a, &b);
-    know(&b, &a);
+    struct fid_domain *second = open_elsewhere(&b);
+    meet(&a, &b);
     DONE(fi_mr_reg(domain, to, sizeof to, ALL, 0, KEY, 0, &mr, NULL));
     DONE(fi_write(b.ep, out, 8, NULL, b.other, 0, KEY, NULL));
     next(&b);
@@ -568,32 +434,28 @@ static void shares(void)
         next(&b);
     CHECK(!memcmp(from, to, sizeof to));
     DONE(fi_close(&mr->fid));
-    close_end(&a);
-    close_end(&b);
+    close_both();
     DONE(fi_close(&second->fid));
 }
 
-int main(int argc, char **argv)
+/* [no answer | shares | stopped] */
+int main(int count, char **words)
 {
     struct fi_info *hints = fi_allocinfo();
     hints->caps = FI_TAGGED | FI_MSG | FI_RMA | FI_RMA_EVENT;
-    hints->ep_attr->type = FI_EP_RDM;
-    hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    hints->fabric_attr->prov_name = strdup("bywire");
-    DONE(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+    open_fabric(hints);
     fi_freeinfo(hints);
-    DONE(fi_fabric(info->fabric_attr, &fabric, NULL));
-    DONE(fi_domain(fabric, info, &domain, NULL));
-    if (argc > 1 && !strcmp(argv[1], "no answer")) {
-        no_answer(FI_WAIT_NONE);
-        no_answer(FI_WAIT_UNSPEC);
-    } else if (argc > 1 && !strcmp(argv[1], "shares")) {
-        shares();
-    } else if (argc > 1) {
+    const char *name = count > 1 ? words[1] : "every call";
+    if (!strcmp(name, "stopped")) {
         stopped();
         printf("accessed\n");
         return 0;
+    } else if (!strcmp(name, "no answer")) {
+        no_answer(FI_WAIT_NONE);
+        no_answer(FI_WAIT_UNSPEC);
+    } else if (!strcmp(name, "shares")) {
+        shares();
     } else {
         open_both();
         lengths();
@@ -605,9 +467,7 @@ int main(int argc, char **argv)
         older_registration();
         events();
     }
-    DONE(fi_close(&domain->fid));
-    DONE(fi_close(&fabric->fid));
-    fi_freeinfo(info);
+    close_fabric();
     printf("accessed\n");
     return 0;
 }

@@ -23,17 +23,33 @@ fn pair() -> ([OwnedFd; 2], [OwnedFd; 2]) {
     ([doorbell, page], [first, second])
 }
 
+/// A program of a user that has said nothing, by its number, and its end of the connection to the service.
+fn admitted(registry: &mut Registry, user: u32) -> (u64, Socket) {
+    assert!(registry.attend(user, Poller::new().expect("epoll")));
+    let place = registry.admit(user).expect("a place");
+    let (socket, program) = Socket::pair().expect("socketpair");
+    (registry.enter(user, &Arc::new(socket), place).expect("heard"), program)
+}
+
+/// A program that has said hello.
+fn enter(registry: &mut Registry, user: u32) -> (u64, Socket) {
+    let (tag, program) = admitted(registry, user);
+    assert!(registry.answer(tag, CheckedPacket::Hello(pair().0), Space::Own(0)));
+    (tag, program)
+}
+
+fn identity(namespace: u64, cookie: u64, [local, remote]: [std::net::SocketAddr; 2]) -> Identity {
+    Identity { namespace, cookie, local, remote, is_established: true, is_bound_to_device: false }
+}
+
 #[test]
 fn no_file_of_a_program_is_closed_under_the_lock() {
     const USER: u32 = 7;
     const TAG: u64 = 1;
     const SPACE: Space = Space::Own(0);
     let mut registry = Registry::new(Scope::Machine, TAG);
-    let user_thread = UserThread { poller: Poller::new().expect("epoll"), programs: 0 };
-    registry.user_threads.insert(USER, user_thread);
-    let (socket, _program) = Socket::pair().expect("socketpair");
-    let place = registry.admit(USER).expect("a place");
-    registry.enter(USER, &Arc::new(socket), place);
+    let (tag, _program) = admitted(&mut registry, USER);
+    assert_eq!(tag, TAG);
     let (first, first_readers) = pair();
     let (again, again_readers) = pair();
     assert!(registry.answer(TAG, CheckedPacket::Hello(first), SPACE));
@@ -67,10 +83,7 @@ fn a_programs_files_keep_their_slots_until_they_are_closed() {
         (programs.len(), doorbells.collect::<Vec<_>>().len())
     };
     let all = free(&mut registry);
-    assert!(registry.attend(USER, Poller::new().expect("epoll")));
-    let place = registry.admit(USER).expect("a place");
-    let (socket, _program) = Socket::pair().expect("socketpair");
-    let tag = registry.enter(USER, &Arc::new(socket), place).expect("heard");
+    let (tag, _program) = admitted(&mut registry, USER);
     let (pair, _readers) = pair();
     assert!(
         registry.answer(tag, CheckedPacket::Hello(pair), Space::Own(0)) && registry.ensure_doorbell(tag, 7)
@@ -95,9 +108,8 @@ fn a_slow_namespace_lookup_delays_no_other_user() {
     let mut registry = Registry::new(Scope::Machine, 1);
     registry.spaces = Arc::new(Spaces::new(vec![vec![NamespaceName::Path(place.clone())]]).expect("spaces"));
     let shared = Mutex::new(registry);
-    let [local, remote] = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
-    let identity =
-        Identity { namespace: 7, cookie: 1, local, remote, is_established: true, is_bound_to_device: false };
+    let ends = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
+    let identity = identity(7, 1, ends);
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: Vec::new(), identity: Ok(identity) })
@@ -127,32 +139,13 @@ fn a_slow_namespace_lookup_delays_no_other_user() {
 #[test]
 fn an_end_is_paired_with_a_waiting_one_even_if_the_table_is_full() {
     const USER: u32 = 7;
-    const TAG: u64 = 1;
-    const SPACE: Space = Space::Own(0);
-    let mut registry = Registry::new(Scope::Machine, TAG);
+    let mut registry = Registry::new(Scope::Machine, 1);
     registry.users = Users::new(Scope::Machine, 999, Limits::new(Scope::Machine, 1024));
-    assert!(registry.attend(USER, Poller::new().expect("epoll")));
-    let place = registry.admit(USER).expect("a place");
-    let (socket, _program) = Socket::pair().expect("socketpair");
-    registry.enter(USER, &Arc::new(socket), place);
-    let (files, _readers) = pair();
-    assert!(registry.answer(TAG, CheckedPacket::Hello(files), SPACE));
+    let (tag, _program) = enter(&mut registry, USER);
     let offer = |registry: &mut Registry, token: u64, local: u16, remote: u16| {
-        let [local, remote] = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
-        let identity = Identity {
-            namespace: 1,
-            cookie: token,
-            local,
-            remote,
-            is_established: true,
-            is_bound_to_device: false,
-        };
-        let ([segment, _], _) = pair();
-        registry.answer(
-            TAG,
-            CheckedPacket::Offer { token, segment: vec![segment], identity: Ok(identity) },
-            SPACE,
-        )
+        let ends = [local, remote].map(|port| ([127, 0, 0, 1], port).into());
+        let (([segment, _], _), identity) = (pair(), Ok(identity(1, token, ends)));
+        registry.answer(tag, CheckedPacket::Offer { token, segment: vec![segment], identity }, Space::Own(0))
     };
     let mut count = 0;
     while registry.users.place_to_wait(USER).is_some() {
@@ -182,14 +175,11 @@ fn lingering() -> [OwnedFd; 2] {
 fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     let mut registry = Registry::new(Scope::Machine, 1);
     let mut readers = Vec::new();
-    let mut enter = |registry: &mut Registry, user| {
-        assert!(registry.attend(user, Poller::new().expect("epoll")));
-        let place = registry.admit(user).expect("a place");
-        let (socket, program) = Socket::pair().expect("socketpair");
+    let [one, other] = [7, 8].map(|user| {
+        let (tag, program) = admitted(&mut registry, user);
         readers.push(program);
-        registry.enter(user, &Arc::new(socket), place).expect("heard")
-    };
-    let [one, other] = [7, 8].map(|user| enter(&mut registry, user));
+        tag
+    });
     // In place of each doorbell there is a file whose last close is delayed.
     let mut ends = Vec::new();
     for (tag, user) in [(one, 8), (one, 9), (other, 7)] {
@@ -223,16 +213,6 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
     assert!(lock(&shared).doorbells_left.is_empty());
 }
 
-/// A program of a user, by its number, and its end of the connection to the service.
-fn enter(registry: &mut Registry, user: u32) -> (u64, Socket) {
-    assert!(registry.attend(user, Poller::new().expect("epoll")));
-    let place = registry.admit(user).expect("a place");
-    let (socket, program) = Socket::pair().expect("socketpair");
-    let tag = registry.enter(user, &Arc::new(socket), place).expect("heard");
-    assert!(registry.answer(tag, CheckedPacket::Hello(pair().0), Space::Own(0)));
-    (tag, program)
-}
-
 #[test]
 fn connections_between_two_users_leave_watches_to_others() {
     let mut registry = Registry::new(Scope::Machine, 1);
@@ -250,16 +230,9 @@ fn connections_between_two_users_leave_watches_to_others() {
             let before = registry.users.status(0).carried_ever;
             received.clear();
             for at in [0, 1, 0] {
-                let [local, remote] = [at, 1 - at].map(|end| ([127, 0, 0, 1 + end as u8], number).into());
+                let ends = [at, 1 - at].map(|end| ([127, 0, 0, 1 + end as u8], number).into());
                 let cookie = 2 * u64::from(number) + at as u64;
-                let identity = Identity {
-                    namespace: 1,
-                    cookie,
-                    local,
-                    remote,
-                    is_established: true,
-                    is_bound_to_device: false,
-                };
+                let identity = identity(1, cookie, ends);
                 let segment = vec![Mapping::create("bywire-test", 4096).expect("memory").1];
                 let packet = CheckedPacket::Offer { token: cookie, segment, identity: Ok(identity) };
                 assert!(registry.answer(programs[at].0, packet, Space::Own(0)));

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bywire_pairing::protocol::{Kind, Packet, VERSION, Verdict};
 use bywire_pairing::reason::Reason;
@@ -17,13 +17,7 @@ use bywire_testing::{Tier, alone, eventually};
 
 /// The status of the service, asked again if it does not answer in time.
 fn asked(path: &std::path::Path) -> status::Status {
-    let end = Instant::now() + TIMEOUT;
-    loop {
-        match status::query(path) {
-            Ok(found) => return found,
-            Err(error) => assert!(Instant::now() < end, "{error}"),
-        }
-    }
+    eventually("an answer", || status::query(path).ok())
 }
 
 fn connection() -> (TcpStream, TcpStream) {
@@ -40,11 +34,28 @@ fn service() -> (tempfile::TempDir, std::path::PathBuf) {
     (directory, path)
 }
 
+/// A service, two programs, and a connection between them that they have not offered.
+struct Meeting {
+    _directory: tempfile::TempDir,
+    path: std::path::PathBuf,
+    first: ProtocolClient,
+    second: ProtocolClient,
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Meeting {
+    fn new() -> Self {
+        let (_directory, path) = service();
+        let (client, server) = connection();
+        let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+        Self { _directory, path, first, second, client, server }
+    }
+}
+
 #[test]
 fn two_ends_of_one_connection_are_paired_and_both_are_told() {
-    let (_directory, path) = service();
-    let (client, server) = connection();
-    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    let Meeting { path, first, second, client, server, .. } = Meeting::new();
     first.pairs_with(&second, client.as_fd(), server.as_fd());
     assert_eq!(first.verdict(1), Verdict::Paired);
     let found = asked(&path);
@@ -53,9 +64,7 @@ fn two_ends_of_one_connection_are_paired_and_both_are_told() {
 
 #[test]
 fn each_end_gets_the_files_of_the_other_ends_segment() {
-    let (_directory, path) = service();
-    let (client, server) = connection();
-    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    let Meeting { first, second, client, server, .. } = Meeting::new();
     first.offer_in_two(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     // This one has no `/proc`.
@@ -86,9 +95,7 @@ fn another_version_is_hung_up_on() {
 
 #[test]
 fn a_user_whose_rings_are_full_gets_no_more_of_them() {
-    let (_directory, path) = service();
-    let (client, server) = connection();
-    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    let Meeting { path, first, second, client, server, .. } = Meeting::new();
     first.say(&Packet { first: u64::MAX, ..Packet::new(Kind::Memory, 0) });
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Memory);
@@ -100,10 +107,7 @@ fn a_user_whose_rings_are_full_gets_no_more_of_them() {
     assert_eq!(first.verdict(3), Verdict::Waiting);
     second.say(&Packet { first: u64::MAX, ..Packet::new(Kind::Memory, 0) });
     drop(second);
-    let end = Instant::now() + TIMEOUT;
-    while asked(&path).memory != 0 {
-        assert!(Instant::now() < end, "it has gone");
-    }
+    eventually("it has gone", || asked(&path).memory == 0);
 }
 
 #[test]
@@ -156,23 +160,16 @@ fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
 
 #[test]
 fn an_ended_offer_is_never_paired() {
-    let (_directory, path) = service();
-    let (client, server) = connection();
-    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    let Meeting { path, first, second, client, server, .. } = Meeting::new();
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
     // The packets of two programs may be received in any order.
-    let end = Instant::now() + TIMEOUT;
-    while asked(&path).waiting > 0 {
-        assert!(Instant::now() < end, "the offer is over");
-    }
+    eventually("the offer is over", || asked(&path).waiting == 0);
     second.offer(2, server.as_fd());
     assert_eq!(second.verdict(2), Verdict::Waiting);
     drop(second);
-    while asked(&path).waiting > 0 {
-        assert!(Instant::now() < end, "what a program that is gone has offered goes with it");
-    }
+    eventually("what a program that is gone has offered goes with it", || asked(&path).waiting == 0);
 }
 
 #[test]
@@ -277,20 +274,12 @@ fn a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late() {
 
 #[test]
 fn programs_that_vanish_without_a_message_count_as_killed() {
-    let (_directory, path) = service();
-    let (client, server) = connection();
-    let (first, second) = (ProtocolClient::new(&path), ProtocolClient::new(&path));
+    let Meeting { path, first, second, client, server, .. } = Meeting::new();
     first.pairs_with(&second, client.as_fd(), server.as_fd());
     second.say(&Packet::new(Kind::Leave, 0));
     drop((first, second));
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        let found = asked(&path);
-        if found.processes == 0 {
-            return assert_eq!(found.cut, 1);
-        }
-        assert!(Instant::now() < end, "they are gone");
-    }
+    eventually("they are gone", || asked(&path).processes == 0);
+    assert_eq!(asked(&path).cut, 1);
 }
 
 #[test]
@@ -303,14 +292,8 @@ fn paired_ends_that_moved_no_bytes_are_counted_separately() {
         first.pairs_with(&second, client.as_fd(), server.as_fd());
         told.iter().for_each(|packet| second.say(packet));
         drop((first, second));
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let found = asked(&path);
-            if found.processes == 0 {
-                return (found.unused - before.unused, found.cut - before.cut, found.bytes - before.bytes);
-            }
-            assert!(Instant::now() < end, "they are gone");
-        }
+        let found = eventually("they are gone", || Some(asked(&path)).filter(|found| found.processes == 0));
+        (found.unused - before.unused, found.cut - before.cut, found.bytes - before.bytes)
     };
     let end = |first, second| Packet { first, second, ..Packet::new(Kind::End, 2) };
     let leave = |first, second| Packet { first, second, ..Packet::new(Kind::Leave, 0) };
@@ -337,16 +320,21 @@ fn of_user(path: &std::path::Path, user: u32) -> ProtocolClient {
     std::thread::scope(|scope| scope.spawn(connect).join().expect("it connects"))
 }
 
-/// Offers both ends. Ends of different users are paired if the first one was seen before and after the other. Returns
-/// the first end's memory, which the second one gets, if they are paired.
-fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<std::os::fd::OwnedFd> {
-    let (client, server) = connection();
+/// Offers both ends. Ends of different users are paired if the first one was seen before and after the other.
+fn offer_both(programs: [&ProtocolClient; 2], token: u64, client: &TcpStream, server: &TcpStream) {
+    let [first, second] = programs;
     first.offer_anew(token, client.as_fd());
     assert_eq!(first.verdict(token), Verdict::Waiting);
     second.offer_anew(token, server.as_fd());
     assert_eq!(second.verdict(token), Verdict::Waiting);
     assert_eq!(first.verdict(token), Verdict::Again);
     first.offer_anew(token, client.as_fd());
+}
+
+/// Offers both ends. Returns the first end's memory, which the second one gets, if they are paired.
+fn meet(first: &ProtocolClient, second: &ProtocolClient, token: u64) -> Option<std::os::fd::OwnedFd> {
+    let (client, server) = connection();
+    offer_both([first, second], token, &client, &server);
     let (verdict, mut given) = second.answer(token);
     assert_eq!(first.verdict(token), verdict);
     match verdict {
@@ -389,12 +377,7 @@ fn a_doorbell_is_withdrawn_with_the_last_connection_that_needs_it() {
     let pairs = [connection(), connection()];
     for (token, (client, server)) in pairs.iter().enumerate() {
         let token = token as u64;
-        alice.offer_anew(token, client.as_fd());
-        assert_eq!(alice.verdict(token), Verdict::Waiting);
-        bob.offer_anew(token, server.as_fd());
-        assert_eq!(bob.verdict(token), Verdict::Waiting);
-        assert_eq!(alice.verdict(token), Verdict::Again);
-        alice.offer_anew(token, client.as_fd());
+        offer_both([&alice, &bob], token, client, server);
         assert_eq!([alice.verdict(token), bob.verdict(token)], [Verdict::Paired; 2]);
     }
     let kinds = |program: &ProtocolClient| {
@@ -460,10 +443,7 @@ fn packets_with_extreme_field_values_are_answered_or_end_only_their_own_program(
         }
     }
     drop(program);
-    let end = Instant::now() + TIMEOUT;
-    while (asked(&path).processes, asked(&path).waiting) != (0, 0) {
-        assert!(Instant::now() < end, "all of them have gone");
-    }
+    eventually("all of them have gone", || (asked(&path).processes, asked(&path).waiting) == (0, 0));
 }
 
 #[test]
@@ -484,10 +464,7 @@ fn programs_that_stop_or_exit_at_any_step_delay_nobody_and_leave_nothing() {
         }
         if step > 2 {
             stopped.offer(1, client.as_fd());
-            let end = Instant::now() + TIMEOUT;
-            while asked(&path).waiting == 0 {
-                assert!(Instant::now() < end, "its offer is heard");
-            }
+            eventually("its offer is heard", || asked(&path).waiting != 0);
         }
         if step > 3 {
             first.offer(100 + step, server.as_fd());
@@ -499,10 +476,7 @@ fn programs_that_stop_or_exit_at_any_step_delay_nobody_and_leave_nothing() {
         second.offer(step, server.as_fd());
         assert_eq!((first.verdict(step), second.verdict(step)), (Verdict::Paired, Verdict::Paired));
         drop(stopped);
-        let end = Instant::now() + TIMEOUT;
-        while asked(&path).processes != 2 || asked(&path).waiting != 0 {
-            assert!(Instant::now() < end, "step {step}: what it has left");
-        }
+        eventually("what it has left goes", || (asked(&path).processes, asked(&path).waiting) == (2, 0));
     }
 }
 

@@ -1,10 +1,8 @@
 //! Sleepers and holders of sets are counted correctly: counts of killed processes are taken back, and no others.
 
 use std::os::fd::RawFd;
-use std::ptr;
 
-use bywire_testing::alone;
-
+use crate::test_service::calls::{self, add, events_in, set_limit, signal};
 use crate::test_service::{self, Running, TestService, child, end_of, is_driver};
 
 /// Two carried non-blocking ends.
@@ -14,32 +12,18 @@ fn pair() -> (RawFd, RawFd) {
     ends
 }
 
-fn add(set: RawFd, fd: RawFd) {
-    assert_eq!(test_service::control(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32), 0);
-}
-
-fn events_in(set: RawFd, timeout_ms: i32) -> i32 {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    // SAFETY: room for four.
-    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, timeout_ms) }
-}
-
 fn kill(child: libc::pid_t) {
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    signal(child as u32, libc::SIGKILL);
     end_of(child);
+}
+
+fn watch(set: RawFd, fd: RawFd) {
+    add(set, fd, libc::EPOLLIN, 7);
 }
 
 /// Waits until a thread of a process is in `epoll_wait` or in `ppoll`.
 fn await_sleep(process: &str) {
-    test_service::eventually("it sleeps", || {
-        let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
-        let is_there = threads.filter_map(Result::ok).any(|thread| {
-            let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
-            ["232 ", "271 ", "7 "].iter().any(|known| call.starts_with(known))
-        });
-        is_there.then_some(())
-    });
+    calls::await_sleep(process, &["232 ", "271 ", "7 "]);
 }
 
 /// How often the doorbell of this program was rung. Nobody ever reads it.
@@ -66,17 +50,17 @@ fn rings_in_a_round(set: RawFd, (client, server): (RawFd, RawFd)) -> u64 {
 
 fn is_counted_out(set: RawFd, ends: (RawFd, RawFd)) {
     test_service::eventually("nobody rings for a killed process", || {
-        (0..3).all(|_| rings_in_a_round(set, ends) == 0).then_some(())
+        (0..3).all(|_| rings_in_a_round(set, ends) == 0)
     });
 }
 
 #[test]
 fn peers_stop_ringing_for_killed_sleepers() {
-    if !is_driver("peers_stop_ringing_for_killed_sleepers") {
+    if !is_driver() {
         return;
     }
     let (ends, set) = (pair(), test_service::epoll());
-    add(set, ends.1);
+    watch(set, ends.1);
     is_counted_out(set, ends);
     for timeout in 0..3 {
         let asleep = child(|| {
@@ -94,7 +78,7 @@ fn peers_stop_ringing_for_killed_sleepers() {
         if is_late {
             kill(asleep);
         }
-        add(set, ends.1);
+        watch(set, ends.1);
         if !is_late {
             await_sleep(&asleep.to_string());
             kill(asleep);
@@ -110,13 +94,11 @@ const SETS: usize = 1100;
 
 #[test]
 fn epoll_sets_of_killed_processes_free_their_records() {
-    if !is_driver("epoll_sets_of_killed_processes_free_their_records") {
+    if !is_driver() {
         return;
     }
     // The library's own descriptors are near the limit, and each fork walks that far.
-    let limit = libc::rlimit { rlim_cur: 512, rlim_max: 512 };
-    // SAFETY: a live structure.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
+    set_limit(libc::RLIMIT_NOFILE, 512);
     for _ in 0..SETS / 100 {
         let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
         let children: Vec<_> = (0..CHILDREN)
@@ -131,14 +113,14 @@ fn epoll_sets_of_killed_processes_free_their_records() {
         sets.into_iter().for_each(test_service::close);
     }
     let (set, ends) = (test_service::epoll(), test_service::pair());
-    add(set, ends.1);
+    watch(set, ends.1);
     // It stays in the kernel if there was no record for its set.
     test_service::carry(ends);
 }
 
 #[test]
 fn a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made() {
-    if !is_driver("a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made") {
+    if !is_driver() {
         return;
     }
     let set = test_service::epoll();
@@ -148,17 +130,17 @@ fn a_child_with_its_own_page_ends_its_announcement_in_the_page_where_it_was_made
         // Until its parent adds something.
         events_in(set, 3000);
         let own = test_service::epoll();
-        add(own, server);
+        watch(own, server);
         events_in(own, 0);
         let sleeper = std::thread::spawn(move || events_in(own, -1));
         await_sleep("self");
         assert_eq!(test_service::send(client, b"!", 0), 1);
-        test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
+        test_service::eventually("it is woken", || sleeper.is_finished());
         sleeper.join().expect("it is over") - 1
     });
     await_sleep(&other.to_string());
     let (_client, server) = pair();
-    add(set, server);
+    watch(set, server);
     assert_eq!(end_of(other), 0);
 }
 
@@ -170,9 +152,7 @@ fn forks_fail() {
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
         end_of(child(|| 0));
     } else {
-        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live structure.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, ptr::from_ref(&limit)) }, 0);
+        set_limit(libc::RLIMIT_NPROC, 0);
     }
 }
 
@@ -186,19 +166,15 @@ fn fail_to_fork() {
     }
 }
 
-const FAILED: &str = "a_failed_fork_adds_no_holder_of_open_connections";
-
 #[test]
 fn a_failed_fork_adds_no_holder_of_open_connections() {
     if test_service::role().is_some() {
         return open_when_a_fork_fails();
     }
     let pairing = TestService::new();
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(alone(FAILED)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");
-    let mut driver = Running::start(command.stdin(std::process::Stdio::piped()));
+    let mut driver = Running::start(&mut pairing.program("driver", Some(1)));
     assert_eq!(driver.hear(), "closed");
-    test_service::eventually("none counts any more", || (pairing.status().carried == 0).then_some(()));
+    test_service::eventually("none counts any more", || pairing.status().carried == 0);
     drop(driver.child.stdin.take());
     assert!(driver.end().success());
 }
@@ -211,15 +187,13 @@ fn open_when_a_fork_fails() {
         sets.into_iter().for_each(test_service::close);
     }
     let (set, ends) = (test_service::epoll(), test_service::pair());
-    add(set, ends.1);
+    watch(set, ends.1);
     test_service::carry(ends);
     fail_to_fork();
     [ends.0, ends.1].into_iter().for_each(test_service::close);
     test_service::say("closed");
     let _end = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
 }
-
-const LEFT: &str = "a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper";
 
 #[test]
 fn a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper() {
@@ -229,8 +203,7 @@ fn a_thread_that_jumps_out_of_an_epoll_wait_is_uncounted_as_a_sleeper() {
     }
     let pairing = TestService::new();
     let Some(leaving) = pairing.compiled("leaving.c", "leaving.so", &["-shared", "-fPIC"]) else { return };
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(alone(LEFT)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");
+    let mut command = pairing.program("driver", Some(1));
     command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), leaving.display()));
     assert!(Running::start(&mut command).end().success());
 }
@@ -243,13 +216,13 @@ fn jump_out_of_waits() -> i32 {
         std::mem::transmute(address)
     };
     let (ends, carried, quiet) = (pair(), test_service::epoll(), test_service::epoll());
-    add(carried, ends.1);
+    watch(carried, ends.1);
     for set in [carried, quiet, carried, quiet] {
         assert_eq!(leave_wait(set), 1);
     }
     // Sleepers that were not announced are announced now, if they are still counted.
     let others = pair();
-    add(quiet, others.1);
+    watch(quiet, others.1);
     let rung = |set, ends| (0..3).map(|_| rings_in_a_round(set, ends)).sum::<u64>();
     i32::from(rung(carried, ends) + rung(quiet, others) != 0)
 }

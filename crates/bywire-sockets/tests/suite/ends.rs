@@ -157,8 +157,7 @@ fn a_child_in_its_parents_memory_changes_that_and_not_its_parents_descriptors_an
         return;
     }
     // A container's first process has the number 1.
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     let mut command = pairing.command("unshare", Some(4));
     command.args(["--pid", "--fork", "--kill-child"]).arg(&program);
     let words = ["vforked", "vfork", "changes"];
@@ -170,8 +169,7 @@ fn a_child_in_its_parents_memory_changes_that_and_not_its_parents_descriptors_an
 fn a_thread_with_descriptors_of_its_own_closes_them_for_itself() {
     let ways = ["call", "number", "range", "clone"];
     same(&ways.map(|way| ["unshared", way]).each_ref().map(|words| words.as_slice()));
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     transcript(&pairing, &program, &["unshared", "call"], Some(4));
     let status = pairing.status();
     assert!(status.not_carried.contains(&(Reason::Unshared, 1)), "{status:?}");
@@ -194,8 +192,7 @@ fn one_shot_handlers_and_handlers_without_a_stack_behave_as_in_the_kernel() {
 
 #[test]
 fn an_answer_is_read_before_the_reset_that_follows_it() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     for how in ["close", "exit", "exec", "linger"] {
         // The number of calls by default, and from the first byte on.
         std::thread::scope(|scope| {
@@ -213,8 +210,7 @@ fn an_answer_is_read_before_the_reset_that_follows_it() {
 
 #[test]
 fn the_last_bytes_in_the_kernel_are_not_held_back() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     assert_eq!(transcript(&pairing, &program, &["cut_over"], Some(4)), "0 tries were held back\n");
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
@@ -254,8 +250,7 @@ fn a_socket_that_was_refused_or_has_listened_connects() {
 /// error.
 #[test]
 fn lost_bytes_never_look_like_an_orderly_end() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     for (how, way) in
         [("closed", "exec"), ("closed", "pass"), ("shut", "exec"), ("shut", "pass"), ("shut", "spawn")]
     {
@@ -270,8 +265,7 @@ fn lost_bytes_never_look_like_an_orderly_end() {
 /// A child that executes another program, or closes its copy, does not remove what makes a killed sender's end a reset.
 #[test]
 fn a_killed_sender_whose_child_has_closed_resets_the_connection() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     for way in ["exec", "close"] {
         let said = transcript(&pairing, &program, &["helped", way], Some(4));
         let is_whole = said.contains(": 1000 right, then the end");
@@ -284,8 +278,7 @@ fn a_killed_sender_whose_child_has_closed_resets_the_connection() {
 /// parent's death.
 #[test]
 fn a_killed_half_closed_end_resets_after_its_child_has_ended() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("ends.c", "ends", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("ends.c") else { return };
     let said = transcript(&pairing, &program, &["outlived"], Some(4));
     assert_eq!(said, transcript(&pairing, &program, &["outlived"], None), "with the library, and without");
     assert!(said.contains("a send ends with a reset"), "{said}");

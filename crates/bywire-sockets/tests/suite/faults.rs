@@ -1,29 +1,24 @@
 //! Whatever a service, a machine or a program lacks, every byte arrives, by TCP if necessary.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::test_service::calls::{duplicate, set_limit, signal};
+use crate::test_service::{self, Running, TestService};
 use bywire_pairing::service::Service;
 use bywire_pairing::user::Scope;
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::Received;
-use bywire_testing::alone;
-
-use crate::test_service::{self, Running, TestService};
 
 /// A user that owns nothing, on every system.
 const NOBODY: u32 = 65534;
 const ROUNDS: u8 = 200;
 
 /// This test as a program with the library, in the given role.
-fn program(pairing: &TestService, test: &str, role: &str) -> Command {
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
-    command.args(alone(test)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", role);
-    command.stdin(Stdio::piped());
-    command
+fn program(pairing: &TestService, role: &str) -> Command {
+    pairing.program(role, Some(4))
 }
 
 /// Sends bytes both ways between two ends of this process.
@@ -48,6 +43,9 @@ fn say_right() {
     test_service::say("right");
 }
 
+/// The roles of a program without faults of its own.
+const RIGHT: [(&str, fn()); 2] = [("talk", say_right), ("carry", say_right)];
+
 fn is_right(mut command: impl std::borrow::BorrowMut<Command>) {
     let mut running = Running::start(command.borrow_mut());
     assert_eq!(running.hear(), "right");
@@ -55,67 +53,61 @@ fn is_right(mut command: impl std::borrow::BorrowMut<Command>) {
     assert!(running.end().success());
 }
 
-const ABSENT: &str = "a_missing_service_has_no_cost";
-
 #[test]
 fn a_missing_service_has_no_cost() {
-    if test_service::role().is_some() {
-        return say_right();
+    if test_service::plays(&RIGHT) {
+        return;
     }
     let pairing = TestService::without_service();
-    is_right(program(&pairing, ABSENT, "talk"));
+    is_right(program(&pairing, "talk"));
     // A socket name without a service, as a killed one leaves it.
     drop(Listener::bind(&pairing.service).expect("bound"));
-    is_right(program(&pairing, ABSENT, "talk"));
+    is_right(program(&pairing, "talk"));
 }
 
-const STOPPED: &str = "a_stopped_service_delays_nobody";
+/// The service, as a role.
+fn serve() {
+    let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
+    let mut service = Service::start(&path, Scope::User).expect("a service");
+    test_service::say("listens");
+    service.serve(Duration::from_secs(600)).expect("served");
+}
 
-#[test]
-fn a_stopped_service_delays_nobody() {
-    match test_service::role().as_deref() {
-        Some("serve") => {
-            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
-            let mut service = Service::start(&path, Scope::User).expect("a service");
-            test_service::say("listens");
-            return service.serve(Duration::from_secs(600)).expect("served");
-        }
-        Some(_) => return say_right(),
-        None => {}
-    }
-    let pairing = TestService::without_service();
-    let mut service = program(&pairing, STOPPED, "serve");
+fn start_service(pairing: &TestService) -> Running {
+    let mut service = program(pairing, "serve");
     let mut service =
         Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
     assert_eq!(service.hear(), "listens");
-    let signal = |signal: i32| {
-        // SAFETY: our own child.
-        assert_eq!(unsafe { libc::kill(service.child.id() as i32, signal) }, 0);
-    };
-    signal(libc::SIGSTOP);
-    is_right(program(&pairing, STOPPED, "talk"));
-    signal(libc::SIGCONT);
+    service
+}
+
+#[test]
+fn a_stopped_service_delays_nobody() {
+    if test_service::plays(&[("serve", serve), ("talk", say_right), ("carry", say_right)]) {
+        return;
+    }
+    let pairing = TestService::without_service();
+    let service = start_service(&pairing);
+    signal(service.child.id(), libc::SIGSTOP);
+    is_right(program(&pairing, "talk"));
+    signal(service.child.id(), libc::SIGCONT);
     test_service::eventually("it goes on", || bywire_pairing::status::query(&pairing.service).ok());
-    is_right(program(&pairing, STOPPED, "carry"));
+    is_right(program(&pairing, "carry"));
     assert_eq!(pairing.status().carried_ever, 1, "the one that came later was carried");
 }
 
-const OTHER: &str = "a_service_of_another_version_is_not_used";
-
 #[test]
 fn a_service_of_another_version_is_not_used() {
-    if test_service::role().is_some() {
-        return say_right();
+    if test_service::plays(&RIGHT) {
+        return;
     }
     assert_eq!(hello_to_another_version(false), Some((bywire_pairing::protocol::PACKET_BYTES, 2)));
 }
 
-const GUARDED: &str = "the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors";
-
 #[test]
 fn the_greeting_reaches_a_service_that_accepts_before_it_takes_descriptors() {
-    if test_service::role().is_some() {
-        return say_right();
+    if test_service::plays(&RIGHT) {
+        return;
     }
     match hello_to_another_version(true) {
         None => println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)"),
@@ -139,60 +131,42 @@ fn hello_to_another_version(is_guarded: bool) -> Option<(usize, usize)> {
             _ => None,
         })
     });
-    is_right(program(&pairing, if is_guarded { GUARDED } else { OTHER }, "talk"));
+    is_right(program(&pairing, "talk"));
     Some(other.join().expect("it was called"))
 }
 
-const FORBIDDEN: &str = "without_permission_to_reach_the_service_it_is_tcp";
-
 #[test]
 fn without_permission_to_reach_the_service_it_is_tcp() {
-    if test_service::role().is_some() {
-        return say_right();
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&RIGHT) || !test_service::is_root() {
         return;
     }
     // Root's own service, which is for root only.
     let pairing = TestService::new();
     pairing.open_to_all();
-    is_right(pairing.user(NOBODY, FORBIDDEN, "talk"));
+    is_right(pairing.user(NOBODY, "talk"));
     assert_eq!(pairing.status().carried_ever, 0);
 }
-
-const NUMBERS: &str = "without_descriptors_it_is_tcp";
 
 #[test]
 fn without_descriptors_it_is_tcp() {
     if test_service::role().is_some() {
         let ends = test_service::pair();
-        let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-        // SAFETY: a live structure; a descriptor that is open.
-        unsafe {
-            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
-            while libc::dup(ends.0) >= 0 {}
-        }
+        set_limit(libc::RLIMIT_NOFILE, 64);
+        while duplicate(ends.0) >= 0 {}
         talk(ends);
         return test_service::say("right");
     }
     let pairing = TestService::new();
-    is_right(program(&pairing, NUMBERS, "talk"));
+    is_right(program(&pairing, "talk"));
     assert_eq!(pairing.status().carried_ever, 0);
 }
-
-const CROWD: &str = "a_service_short_of_descriptors_serves_some_programs";
 
 #[test]
 fn a_service_short_of_descriptors_serves_some_programs() {
     match test_service::role().as_deref() {
         Some("serve") => {
-            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
-            // SAFETY: a live structure.
-            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-            let path = std::path::PathBuf::from(test_service::told("BYWIRE_TEST_SERVICE"));
-            let mut service = Service::start(&path, Scope::User).expect("a service");
-            test_service::say("listens");
-            return service.serve(Duration::from_secs(600)).expect("served");
+            set_limit(libc::RLIMIT_NOFILE, 64);
+            return serve();
         }
         Some(role) => {
             let ends = test_service::pair();
@@ -213,14 +187,10 @@ fn a_service_short_of_descriptors_serves_some_programs() {
         None => {}
     }
     let pairing = TestService::without_service();
-    let mut service = program(&pairing, CROWD, "serve");
-    let mut service =
-        Running::start(service.env_remove("LD_PRELOAD").env("BYWIRE_TEST_SERVICE", &pairing.service));
-    assert_eq!(service.hear(), "listens");
-    let mut first = Running::start(&mut program(&pairing, CROWD, "carry"));
+    let mut service = start_service(&pairing);
+    let mut first = Running::start(&mut program(&pairing, "carry"));
     assert_eq!(first.hear(), "carried");
-    let mut programs: Vec<_> =
-        (1..20).map(|_| Running::start(&mut program(&pairing, CROWD, "talk"))).collect();
+    let mut programs: Vec<_> = (1..20).map(|_| Running::start(&mut program(&pairing, "talk"))).collect();
     // Asked before the first one ends, which frees a slot.
     let carried = programs.iter_mut().filter_map(|program| (program.hear() == "carried").then_some(()));
     assert!(carried.count() < programs.len(), "there was room for all");
@@ -231,45 +201,36 @@ fn a_service_short_of_descriptors_serves_some_programs() {
     let found =
         test_service::eventually("it answers", || bywire_pairing::status::query(&pairing.service).ok());
     assert!(found.carried_ever >= 1, "{found:?}");
-    let mut last = Running::start(&mut program(&pairing, CROWD, "talk"));
+    let mut last = Running::start(&mut program(&pairing, "talk"));
     last.hear();
     drop(last.child.stdin.take());
     assert!(last.end().success());
     assert!(service.child.try_wait().expect("ours").is_none());
 }
 
-const MEMORY: &str = "without_memory_it_is_tcp";
-
 #[test]
 fn without_memory_it_is_tcp() {
     if let Some(kind) = test_service::role() {
         let ends = test_service::pair();
-        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // The address space in use stays. Files may not become longer than a segment.
-        let kind = if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS };
-        // SAFETY: a live structure.
-        assert_eq!(unsafe { libc::setrlimit(kind, &raw const limit) }, 0);
+        set_limit(if kind == "files" { libc::RLIMIT_FSIZE } else { libc::RLIMIT_AS }, 1 << 20);
         talk(ends);
         return test_service::say("right");
     }
     for kind in ["space", "files"] {
         let pairing = TestService::new();
-        let mut command = program(&pairing, MEMORY, kind);
+        let mut command = program(&pairing, kind);
         command.env("BYWIRE_LOG", pairing.path("log"));
         is_right(command);
         assert_eq!(pairing.status().carried_ever, 0, "{kind}");
     }
 }
 
-const ATTEMPTS: &str = "attempts_without_memory_leave_no_descriptors_open";
-
 #[test]
 fn attempts_without_memory_leave_no_descriptors_open() {
     if test_service::role().is_some() {
         let ends = test_service::pair();
-        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live structure.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        set_limit(libc::RLIMIT_FSIZE, 0);
         let open = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
         let before = open();
         talk(ends);
@@ -277,15 +238,13 @@ fn attempts_without_memory_leave_no_descriptors_open() {
         return test_service::say("right");
     }
     let pairing = TestService::new();
-    is_right(program(&pairing, ATTEMPTS, "talk"));
+    is_right(program(&pairing, "talk"));
     assert_eq!(pairing.status().carried_ever, 0);
 }
 
 unsafe extern "C" {
     fn closefrom(first: RawFd);
 }
-
-const OLDER: &str = "an_older_kernel_carries_as_well";
 
 #[test]
 fn an_older_kernel_carries_as_well() {
@@ -304,13 +263,12 @@ fn an_older_kernel_carries_as_well() {
     }
     let pairing = TestService::new();
     let Some(older) = pairing.compiled("older.c", "older.so", &["-shared", "-fPIC"]) else { return };
-    let mut command = program(&pairing, OLDER, "carry");
+    let mut command = program(&pairing, "carry");
     let library = TestService::library();
     is_right(command.env("LD_PRELOAD", format!("{} {}", library.display(), older.display())));
     assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
-const MAPPINGS: &str = "without_mappings_it_is_tcp";
 /// More mappings than a connection with both ends in one process takes, and its epoll sets and doorbells.
 const MAPPINGS_LEFT_MAX: usize = 24;
 
@@ -339,7 +297,7 @@ fn without_mappings_it_is_tcp() {
         return test_service::say("right");
     }
     let pairing = TestService::new();
-    is_right(program(&pairing, MAPPINGS, "talk"));
+    is_right(program(&pairing, "talk"));
     assert!(pairing.status().carried_ever >= 1, "{:?}", pairing.status());
 }
 
@@ -368,8 +326,6 @@ fn mappings() -> usize {
     lines
 }
 
-const ROOT: &str = "a_program_is_carried_after_chroot";
-
 #[test]
 fn a_program_is_carried_after_chroot() {
     if test_service::role().is_some() {
@@ -384,25 +340,20 @@ fn a_program_is_carried_after_chroot() {
     }
     let pairing = TestService::new();
     let empty = tempfile::tempdir().expect("a directory");
-    let mut command = program(&pairing, ROOT, "talk");
+    let mut command = program(&pairing, "talk");
     command.env("BYWIRE_TEST_ROOT", empty.path());
     is_right(command);
     assert_eq!(pairing.status().carried_ever, 1);
 }
 
-const FULL: &str = "a_full_disk_disables_only_the_log_and_spinning";
-
 #[test]
 fn a_full_disk_disables_only_the_log_and_spinning() {
-    if test_service::role().is_some() {
-        return say_right();
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&RIGHT) || !test_service::is_root() {
         return;
     }
     let pairing = TestService::new();
     let full = tempfile::tempdir().expect("a directory");
-    let inner = program(&pairing, FULL, "carry");
+    let inner = program(&pairing, "carry");
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs -o size=4k tmpfs \"$0\" && head -c 4096 /dev/zero > \"$0/file\" || exit 77
         echo >> \"$0/file\" && exit 77
@@ -423,41 +374,34 @@ fn a_full_disk_disables_only_the_log_and_spinning() {
     assert_eq!(pairing.status().carried_ever, 1, "{:?}", pairing.status());
 }
 
-const SIGNALS: &str = "termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not";
-
 #[test]
 fn termination_by_a_signal_resets_connections_and_an_orderly_exit_does_not() {
-    match test_service::role().as_deref() {
-        Some("serve") => return serve_until_the_end(),
-        Some("talk") => return talk_until_told(),
-        _ => {}
+    if test_service::plays(&[("serve", serve_until_the_end), ("talk", talk_until_told)]) {
+        return;
     }
-    for (signal, end) in [(None, "end"), (Some(libc::SIGTERM), "reset"), (Some(libc::SIGKILL), "reset")] {
+    for (number, end) in [(None, "end"), (Some(libc::SIGTERM), "reset"), (Some(libc::SIGKILL), "reset")] {
         let pairing = TestService::new();
-        let mut server = Running::start(&mut program(&pairing, SIGNALS, "serve"));
+        let mut server = Running::start(&mut program(&pairing, "serve"));
         let port = server.hear();
-        let mut client = program(&pairing, SIGNALS, "talk");
+        let mut client = program(&pairing, "talk");
         let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port));
         assert_eq!(client.hear(), "right");
         let found = pairing.status();
         assert_eq!((found.carried, found.carried_ever), (1, 1), "{found:?}");
-        match signal {
-            // SAFETY: our own child.
-            Some(signal) => assert_eq!(unsafe { libc::kill(client.child.id() as i32, signal) }, 0),
+        match number {
+            Some(number) => signal(client.child.id(), number),
             None => drop(client.child.stdin.take()),
         }
-        assert_eq!(server.hear(), end, "{signal:?}");
+        assert_eq!(server.hear(), end, "{number:?}");
         client.end();
-        let cut = if signal.is_some() { 1 } else { 0 };
-        test_service::eventually("both are gone", || (pairing.status().processes == 0).then_some(()));
-        assert_eq!(pairing.status().cut, cut, "{signal:?}");
+        let cut = if number.is_some() { 1 } else { 0 };
+        test_service::eventually("both are gone", || pairing.status().processes == 0);
+        assert_eq!(pairing.status().cut, cut, "{number:?}");
     }
 }
 
 fn serve_until_the_end() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
-    let (mut peer, _) = listener.accept().expect("accept");
+    let mut peer = test_service::first_caller();
     let mut byte = [0];
     loop {
         match peer.read(&mut byte) {
@@ -473,8 +417,7 @@ fn serve_until_the_end() {
 
 /// Sends and receives until the service reports a carried connection.
 fn talk_until_told() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut peer = test_service::connected();
     for _ in 0..400 {
         peer.write_all(b"!").expect("sent");
         peer.read_exact(&mut [0]).expect("an answer");
@@ -483,8 +426,6 @@ fn talk_until_told() {
     test_service::say("right");
     let _told = std::io::stdin().read(&mut [0]);
 }
-
-const UNUSED: &str = "ends_that_moved_no_bytes_in_memory_are_reported_separately";
 
 #[test]
 fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
@@ -502,8 +443,8 @@ fn ends_that_moved_no_bytes_in_memory_are_reported_separately() {
     }
     for (role, unused) in [("used, closes", 0), ("used, leaves", 0), ("closes", 2), ("leaves", 2)] {
         let pairing = TestService::new();
-        is_right(program(&pairing, UNUSED, role));
-        test_service::eventually("it is gone", || (pairing.status().processes == 0).then_some(()));
+        is_right(program(&pairing, role));
+        test_service::eventually("it is gone", || pairing.status().processes == 0);
         let found = pairing.status();
         assert_eq!((found.carried_ever, found.unused, found.cut), (1, unused, 0), "{role}: {found:?}");
         assert_eq!(found.bytes > 0, unused == 0, "{role}: {found:?}");
@@ -529,15 +470,13 @@ fn talk_until_paired((client, server): (RawFd, RawFd)) {
     panic!("never paired");
 }
 
-const SILENT: &str = "invalid_settings_are_not_reported_in_a_programs_output";
-
 #[test]
 fn invalid_settings_are_not_reported_in_a_programs_output() {
-    if test_service::role().is_some() {
-        return say_right();
+    if test_service::plays(&RIGHT) {
+        return;
     }
     let pairing = TestService::new();
-    let mut command = program(&pairing, SILENT, "carry");
+    let mut command = program(&pairing, "carry");
     command.env("BYWIRE_LOG", pairing.path("no/such/log")).env("BYWIRE_SOCKETS_SPIN", "perhaps");
     let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -545,8 +484,6 @@ fn invalid_settings_are_not_reported_in_a_programs_output() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(pairing.status().carried_ever, 1);
 }
-
-const LOGGED: &str = "returned_bytes_are_logged_as_kernel_bytes";
 
 #[test]
 fn returned_bytes_are_logged_as_kernel_bytes() {
@@ -566,8 +503,7 @@ fn returned_bytes_are_logged_as_kernel_bytes() {
     }
     for role in ["closes", "passes"] {
         let pairing = TestService::new();
-        let mut running =
-            Running::start(program(&pairing, LOGGED, role).env("BYWIRE_LOG", pairing.path("log")));
+        let mut running = Running::start(program(&pairing, role).env("BYWIRE_LOG", pairing.path("log")));
         let received: u64 = running.hear().parse().expect("a number");
         assert!(running.end().success());
         let log = std::fs::read_to_string(pairing.path("log")).expect("a log");
@@ -582,8 +518,6 @@ fn returned_bytes_are_logged_as_kernel_bytes() {
     }
 }
 
-const LIMITED: &str = "a_user_with_small_limits_continues_over_tcp_with_a_report";
-
 /// Limits of open files, of locked memory, of the length of files, and all of them.
 #[test]
 fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
@@ -594,13 +528,9 @@ fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
             ("memory", libc::RLIMIT_MEMLOCK, 0),
             ("length", libc::RLIMIT_FSIZE, 4096),
         ] {
-            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-            // SAFETY: a live structure; descriptors of this process's own.
-            unsafe {
-                if role == name || role == "all" {
-                    assert_eq!(libc::setrlimit(kind, &raw const limit), 0, "{name}");
-                }
-                while name == "files" && (role == name || role == "all") && libc::dup(ends.0) >= 0 {}
+            if role == name || role == "all" {
+                set_limit(kind, most);
+                while name == "files" && duplicate(ends.0) >= 0 {}
             }
         }
         talk(ends);
@@ -615,7 +545,7 @@ fn a_user_with_small_limits_continues_over_tcp_with_a_report() {
         let log = pairing.path(role);
         std::fs::write(&log, "").expect("a log");
         std::os::unix::fs::chown(&log, Some(NOBODY), Some(NOBODY)).expect("given away");
-        let mut command = pairing.user(NOBODY, LIMITED, role);
+        let mut command = pairing.user(NOBODY, role);
         command.env("BYWIRE_LOG", &log).stdin(Stdio::piped());
         is_right(command);
         let log = std::fs::read_to_string(&log).expect("a log");

@@ -2,10 +2,9 @@
 //! event loop stays busy, and the program goes on.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,10 @@ use bywire_ring::stream::{
 };
 use bywire_sys::memory::Mapping;
 use bywire_sys::wake::Eventfd;
+use bywire_testing::number;
 use bywire_testing::protocol_client::ProtocolClient;
-use bywire_testing::{alone, number};
 
+use crate::test_service::calls::one_event;
 use crate::test_service::{self, Group, Running, TestService};
 
 const STREAM: Stream = Stream::new(RING_BYTES);
@@ -161,9 +161,8 @@ impl Forger {
 }
 
 /// The program with the library, as a role of this test.
-fn program(pairing: &TestService, test: &str, role: &str, connections: usize) -> (Running, u16) {
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
-    command.args(alone(test)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", role);
+fn program(pairing: &TestService, connections: usize) -> (Running, u16) {
+    let mut command = pairing.program("serve", Some(4));
     let mut program = Running::start(command.env("BYWIRE_TEST_CONNECTIONS", connections.to_string()));
     let port = program.hear().parse().expect("a port");
     (program, port)
@@ -173,8 +172,7 @@ fn program(pairing: &TestService, test: &str, role: &str, connections: usize) ->
 fn serve(work: fn(TcpStream, u32) -> Vec<String>) {
     // SAFETY: no pointers. The signal ends this program.
     unsafe { libc::alarm(GIVEN_UP_SECONDS) };
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let listener = test_service::announced();
     let connections: usize = test_service::told("BYWIRE_TEST_CONNECTIONS").parse().expect("a number");
     let threads: Vec<_> = (0..connections)
         .map(|_| {
@@ -198,8 +196,6 @@ fn suffer(mut peer: TcpStream, work: fn(TcpStream, u32) -> Vec<String>) -> Vec<S
     work(peer, u32::from_ne_bytes(case))
 }
 
-const TIMEOUT: &str = "bytes_that_never_come_do_not_defeat_a_timeout";
-
 #[test]
 fn bytes_that_never_come_do_not_defeat_a_timeout() {
     if test_service::role().is_some() {
@@ -213,7 +209,7 @@ fn bytes_that_never_come_do_not_defeat_a_timeout() {
         });
     }
     let pairing = TestService::new();
-    let (mut program, port) = program(&pairing, TIMEOUT, "serve", 1);
+    let (mut program, port) = program(&pairing, 1);
     let mut forger = Forger::new(&pairing.service, port, 0);
     // The question, and bytes that are never sent.
     forger.cut_behind(1000);
@@ -221,8 +217,6 @@ fn bytes_that_never_come_do_not_defeat_a_timeout() {
     assert_eq!(program.hear(), "nothing");
     forger.until_closed();
 }
-
-const BUSY: &str = "a_ring_that_never_ends_keeps_no_loop_busy";
 
 #[test]
 fn a_ring_that_never_ends_keeps_no_loop_busy() {
@@ -233,7 +227,7 @@ fn a_ring_that_never_ends_keeps_no_loop_busy() {
         });
     }
     let pairing = TestService::new();
-    let (mut program, port) = program(&pairing, BUSY, "serve", 1);
+    let (mut program, port) = program(&pairing, 1);
     let mut forger = Forger::new(&pairing.service, port, 0);
     forger.cut_behind(1);
     forger.send(b"?");
@@ -255,10 +249,7 @@ fn empty_receives(peer: &mut TcpStream, case: u32, time: Duration) -> Vec<String
     let (mut empty, mut most) = (0, 0);
     let began = Instant::now();
     while began.elapsed() < time {
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
-        let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, time.as_millis() as i32) };
-        if found != 1 {
+        if one_event(set, time.as_millis() as i32).is_none() {
             break;
         }
         match peer.read(&mut [0; 64]) {
@@ -319,9 +310,9 @@ fn make_every_call(mut peer: TcpStream, case: u32) -> Vec<String> {
 }
 
 /// Has `attack` do its work on as many connections, some at once.
-fn attack_each(test: &str, cases: usize, attack: impl Fn(&mut Forger, usize) + Sync) {
+fn attack_each(cases: usize, attack: impl Fn(&mut Forger, usize) + Sync) {
     let pairing = TestService::new();
-    let (mut program, port) = program(&pairing, test, "serve", cases);
+    let (mut program, port) = program(&pairing, cases);
     std::thread::scope(|scope| {
         for first in 0..AT_ONCE.min(cases) {
             let (attack, service) = (&attack, &pairing.service);
@@ -339,7 +330,6 @@ fn attack_each(test: &str, cases: usize, attack: impl Fn(&mut Forger, usize) + S
     assert_eq!(pairing.status().carried_ever, cases as u64);
 }
 
-const HOLLOW: &str = "bytes_without_memory_end_no_control_group_of_another_user";
 const VICTIM: u32 = 4001;
 /// The memory of the victim's control group.
 const GROUP_BYTES: u64 = 96 << 20;
@@ -364,14 +354,11 @@ fn bytes_without_memory_end_no_control_group_of_another_user() {
     if !test_service::is_root() {
         return;
     }
-    let Some(group) = Group::new(GROUP_BYTES) else {
-        println!("not run: no control group with a limit of memory can be made here");
-        return;
-    };
+    let Some(group) = Group::new(GROUP_BYTES) else { return };
     let pairing = TestService::of_machine(Spaces::default());
-    let mut command = pairing.user(VICTIM, HOLLOW, "serve");
+    let mut command = pairing.user(VICTIM, "serve");
     command.env("BYWIRE_TEST_CONNECTIONS", HOLLOW_CONNECTIONS.to_string());
-    let mut program = Running::start(command.stdin(Stdio::piped()));
+    let mut program = Running::start(&mut command);
     group.add(program.child.id());
     program.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
     let port = program.hear().parse().expect("a port");
@@ -394,14 +381,12 @@ const EXTREMES: [u64; 9] = [0, 1, 2, 3, 4, 3 | 1 << 20, 1 << 32, 1 << 63, u64::M
 /// How far the connection is when a word is forged.
 const STATES: usize = 3;
 
-const WORD: &str = "any_word_at_any_extreme_harms_only_its_connection";
-
 #[test]
 fn any_word_at_any_extreme_harms_only_its_connection() {
     if test_service::role().is_some() {
         return serve(make_every_call);
     }
-    attack_each(WORD, WORDS.len() * EXTREMES.len() * STATES, |forger, case| {
+    attack_each(WORDS.len() * EXTREMES.len() * STATES, |forger, case| {
         let (state, case) = (case % STATES, case / STATES);
         let (offset, value) = (WORDS[case % WORDS.len()], EXTREMES[case / WORDS.len()]);
         if state > 0 {
@@ -423,8 +408,6 @@ fn any_word_at_any_extreme_harms_only_its_connection() {
 /// Connections with words that change all the time.
 const RESTLESS: usize = 96;
 
-const CHANGING: &str = "words_that_change_all_the_time_harm_only_their_connection";
-
 #[test]
 fn words_that_change_all_the_time_harm_only_their_connection() {
     if test_service::role().is_some() {
@@ -437,7 +420,7 @@ fn words_that_change_all_the_time_harm_only_their_connection() {
     let seed: u64 = number("BYWIRE_SEED", 1);
     let restless = number("BYWIRE_SEEDS", RESTLESS);
     println!("from BYWIRE_SEED={seed} on");
-    attack_each(CHANGING, restless, |forger, case| {
+    attack_each(restless, |forger, case| {
         let mut random = Random::new(seed.wrapping_add(case as u64));
         forger.cut_behind(1);
         STREAM.prepare(&forger.own());

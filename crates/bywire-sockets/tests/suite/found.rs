@@ -5,9 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, RawFd};
 use std::ptr;
 
-use bywire_testing::alone;
-
-use crate::test_service::same::{on_its_way, pair, same, tell};
+use crate::test_service::calls::{
+    add, await_sleep, duplicate, events_in, handle, let_wait, one_event, register, set_limit, set_option,
+    shut_down, signal, used_ms,
+};
+use crate::test_service::roles::{in_role, this_test};
+use crate::test_service::same::{assert_carried, has_library, on_its_way, pair, same, tell};
 use crate::test_service::{self, TestService, child, end_of};
 
 /// Sends bytes from one end to the other.
@@ -15,6 +18,13 @@ fn talk(text: &mut String, from: RawFd, to: RawFd) {
     tell(text, "send", test_service::send(from, b"words", 0));
     let (length, bytes) = test_service::receive(to, 5, 0);
     tell(text, &format!("receive {bytes:?}"), length);
+}
+
+/// A pair, and a set that holds its server.
+fn watched(text: &mut String) -> (RawFd, RawFd, RawFd) {
+    let ((client, server), set) = (pair(), test_service::epoll());
+    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+    (client, server, set)
 }
 
 /// A child that has copies of all descriptors, and does nothing.
@@ -49,50 +59,45 @@ impl Copy {
     }
 }
 
-fn numbers_beyond_the_limit(text: &mut String) {
-    let (client, server) = pair();
-    let limit = |most| {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
-        // SAFETY: a live structure.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
-    };
-    limit(3);
-    // SAFETY: no pointers, in either.
-    unsafe {
-        tell(text, "dup2", libc::dup2(0, client).into());
-        tell(text, "dup3", libc::dup3(0, client, libc::O_CLOEXEC).into());
-        tell(text, "dup2 of another one", libc::dup2(server, client).into());
-    }
-    talk(text, client, server);
-    talk(text, server, client);
-    limit(1024);
-    talk(text, client, server);
-}
-
 #[test]
 fn a_descriptor_above_the_limit_keeps_its_connection() {
-    same("a_descriptor_above_the_limit_keeps_its_connection", numbers_beyond_the_limit);
-}
-
-fn closed_in_a_set(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "control", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    // This returns it to the kernel.
-    tell(text, "pass", test_service::pass(server));
-    let copy = Copy::keep();
-    test_service::close(server);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    // The registration lives as long as anybody has the socket.
-    let (count, events) =
-        test_service::eventually("it is told", || Some(test_service::wait(set)).filter(|found| found.0 != 0));
-    tell(text, &format!("wait {events:?}"), count);
-    copy.end();
+    same(|text| {
+        let (client, server) = pair();
+        let limit = |most| {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+            // SAFETY: a live structure.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
+        };
+        limit(3);
+        // SAFETY: no pointers, in either.
+        unsafe {
+            tell(text, "dup2", libc::dup2(0, client).into());
+            tell(text, "dup3", libc::dup3(0, client, libc::O_CLOEXEC).into());
+            tell(text, "dup2 of another one", libc::dup2(server, client).into());
+        }
+        talk(text, client, server);
+        talk(text, server, client);
+        limit(1024);
+        talk(text, client, server);
+    });
 }
 
 #[test]
 fn an_epoll_set_reports_a_closed_socket_that_another_process_has() {
-    same("an_epoll_set_reports_a_closed_socket_that_another_process_has", closed_in_a_set);
+    same(|text| {
+        let (client, server, set) = watched(text);
+        // This returns it to the kernel.
+        tell(text, "pass", test_service::pass(server));
+        let copy = Copy::keep();
+        test_service::close(server);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        // The registration lives as long as anybody has the socket.
+        let (count, events) = test_service::eventually("it is told", || {
+            Some(test_service::wait(set)).filter(|found| found.0 != 0)
+        });
+        tell(text, &format!("wait {events:?}"), count);
+        copy.end();
+    });
 }
 
 /// `TCP_CLOSE` of netinet/tcp.h.
@@ -107,313 +112,243 @@ fn state(fd: RawFd) -> u8 {
     found[0]
 }
 
-fn passed_after_a_reset(text: &mut String) {
-    let (client, server) = pair();
-    tell(text, "send", test_service::send(client, b"never read", 0));
-    test_service::close(server);
-    test_service::eventually("the reset", || (state(client) == CLOSED).then_some(()));
-    tell(text, "pass", test_service::pass(client));
-    for _ in 0..2 {
-        tell(text, "send", test_service::send(client, b"more", 0));
-    }
-}
-
 #[test]
 fn passing_a_socket_on_does_not_consume_its_reset_error() {
-    same("passing_a_socket_on_does_not_consume_its_reset_error", passed_after_a_reset);
+    same(|text| {
+        let (client, server) = pair();
+        tell(text, "send", test_service::send(client, b"never read", 0));
+        test_service::close(server);
+        test_service::eventually("the reset", || state(client) == CLOSED);
+        tell(text, "pass", test_service::pass(client));
+        for _ in 0..2 {
+            tell(text, "send", test_service::send(client, b"more", 0));
+        }
+    });
 }
 
-fn forked_while_it_is_kept(text: &mut String) {
-    let (client, server) = pair();
-    let receiver = std::thread::spawn(move || test_service::receive(server, 1, 0));
-    test_service::eventually("it sleeps", || sleeps_elsewhere().then_some(()));
-    test_service::close(server);
-    let copy = Copy::keep();
-    tell(text, "send", test_service::send(client, b"x", 0));
-    let (length, bytes) = receiver.join().expect("it is over");
-    tell(text, &format!("receive {bytes:?}"), length);
-    // After this call the last descriptor is gone, and the child has none.
-    tell(text, "the end is told", test_service::poll_for(client, 10_000).into());
-    // It does not wait for what was not reported.
-    tell(text, "receive", test_service::receive(client, 1, 3).0);
-    copy.end();
-}
-
-/// Whether another thread of this program sleeps in a receive, in `recvfrom` or `futex_waitv`.
-fn sleeps_elsewhere() -> bool {
-    is_any_in("self", &["45 ", "449 "])
-}
-
-/// Whether a process waits for a set, in `epoll_wait`.
-fn waits_for_set(process: &str) -> bool {
-    is_any_in(process, &["232 "])
-}
-
-/// Whether one of its threads is in one of these calls.
-fn is_any_in(process: &str, calls: &[&str]) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
-    threads.filter_map(Result::ok).any(|thread| {
-        let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
-        calls.iter().any(|known| call.starts_with(known))
-    })
-}
+/// Sleeping receives: `recvfrom`, `futex_waitv`.
+const RECEIVES: [&str; 2] = ["45 ", "449 "];
+/// `epoll_wait`.
+const SET_WAITS: [&str; 1] = ["232 "];
 
 #[test]
 fn a_forked_child_has_no_duplicate_kept_for_another_threads_receive() {
-    same("a_forked_child_has_no_duplicate_kept_for_another_threads_receive", forked_while_it_is_kept);
+    same(|text| {
+        let (client, server) = pair();
+        let receiver = std::thread::spawn(move || test_service::receive(server, 1, 0));
+        await_sleep("self", &RECEIVES);
+        test_service::close(server);
+        let copy = Copy::keep();
+        tell(text, "send", test_service::send(client, b"x", 0));
+        let (length, bytes) = receiver.join().expect("it is over");
+        tell(text, &format!("receive {bytes:?}"), length);
+        // After this call the last descriptor is gone, and the child has none.
+        tell(text, "the end is told", test_service::poll_for(client, 10_000).into());
+        // It does not wait for what was not reported.
+        tell(text, "receive", test_service::receive(client, 1, 3).0);
+        copy.end();
+    });
 }
 
 /// Ends that come while another thread looks all the time. Each of them comes between two steps of a look.
 const ENDS: usize = 100;
 
-fn ended_between_looks(text: &mut String) {
-    let mut told = 0;
-    for round in 0..ENDS {
-        let (client, server) = pair();
-        let set = test_service::epoll();
-        test_service::control(set, libc::EPOLL_CTL_ADD, server, (libc::EPOLLIN | libc::EPOLLET) as u32);
-        let looks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let (counted, started) = (looks.clone(), std::time::Instant::now());
-        let looker = std::thread::spawn(move || {
-            while started.elapsed() < test_service::TIMEOUT {
-                if test_service::wait(set).0 != 0 {
-                    return true;
-                }
-                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            }
-            false
-        });
-        // The thread is looking by now, and has asked the kernel.
-        while looks.load(std::sync::atomic::Ordering::Relaxed) < 20 + round % 7 {
-            std::hint::spin_loop();
-        }
-        // SAFETY: no pointers.
-        assert_eq!(unsafe { libc::shutdown(client, libc::SHUT_WR) }, 0);
-        let is_told = looker.join().expect("it looks");
-        told += i64::from(is_told);
-        [client, server, set].into_iter().for_each(test_service::close);
-        if !is_told {
-            break;
-        }
-    }
-    tell(text, "ends told", told);
-}
-
 #[test]
 fn an_end_during_a_look_is_reported_edge_triggered() {
-    same("an_end_during_a_look_is_reported_edge_triggered", ended_between_looks);
-}
-
-/// Events within a time that suffices on a busy machine.
-fn events_in(set: RawFd, timeout_ms: i32) -> i32 {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    // SAFETY: room for four.
-    unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 4, timeout_ms) }
-}
-
-fn set_in_the_place_of_another(text: &mut String) {
-    let (client, server) = pair();
-    let (begins, may_begin) = std::io::pipe().expect("a pipe");
-    let (listens, has_begun) = std::io::pipe().expect("a pipe");
-    let read = |end: &std::io::PipeReader| {
-        let mut byte = 0u8;
-        // SAFETY: room for one byte.
-        unsafe { libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) }
-    };
-    let write = |end: &std::io::PipeWriter| {
-        // SAFETY: one byte.
-        unsafe { libc::write(end.as_raw_fd(), b"!".as_ptr().cast(), 1) }
-    };
-    let child = child(|| {
-        read(&begins);
-        let set = test_service::epoll();
-        if test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32) != 0 {
-            return 100;
+    same(|text| {
+        let mut told = 0;
+        for round in 0..ENDS {
+            let (client, server) = pair();
+            let set = test_service::epoll();
+            add(set, server, libc::EPOLLIN | libc::EPOLLET, 7);
+            let looks = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let (counted, started) = (looks.clone(), std::time::Instant::now());
+            let looker = std::thread::spawn(move || {
+                while started.elapsed() < test_service::TIMEOUT {
+                    if test_service::wait(set).0 != 0 {
+                        return true;
+                    }
+                    counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+                false
+            });
+            // The thread is looking by now, and has asked the kernel.
+            while looks.load(std::sync::atomic::Ordering::Relaxed) < 20 + round % 7 {
+                std::hint::spin_loop();
+            }
+            shut_down(client, libc::SHUT_WR);
+            let is_told = looker.join().expect("it looks");
+            told += i64::from(is_told);
+            [client, server, set].into_iter().for_each(test_service::close);
+            if !is_told {
+                break;
+            }
         }
-        write(&has_begun);
-        events_in(set, 20_000)
+        tell(text, "ends told", told);
     });
-    let set = test_service::epoll();
-    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    test_service::close(server);
-    test_service::close(set);
-    write(&may_begin);
-    read(&listens);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "the child hears", end_of(child).into());
 }
 
 #[test]
 fn an_epoll_set_has_no_state_of_the_previous_one_in_its_record() {
-    same("an_epoll_set_has_no_state_of_the_previous_one_in_its_record", set_in_the_place_of_another);
+    same(|text| {
+        let (client, server) = pair();
+        let (begins, may_begin) = std::io::pipe().expect("a pipe");
+        let (listens, has_begun) = std::io::pipe().expect("a pipe");
+        let read = |end: &std::io::PipeReader| {
+            let mut byte = 0u8;
+            // SAFETY: room for one byte.
+            unsafe { libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) }
+        };
+        let write = |end: &std::io::PipeWriter| {
+            // SAFETY: one byte.
+            unsafe { libc::write(end.as_raw_fd(), b"!".as_ptr().cast(), 1) }
+        };
+        let child = child(|| {
+            read(&begins);
+            let set = test_service::epoll();
+            if register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 7) != 0 {
+                return 100;
+            }
+            write(&has_begun);
+            events_in(set, 20_000)
+        });
+        let set = test_service::epoll();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 7));
+        test_service::close(server);
+        test_service::close(set);
+        write(&may_begin);
+        read(&listens);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "the child hears", end_of(child).into());
+    });
 }
 
 /// More sets than the records that a family of processes has.
 const SETS: usize = 1100;
 
-fn sets_of_children(text: &mut String) {
-    // The library's own descriptors are near the limit, and each fork walks that far.
-    let limit = libc::rlimit { rlim_cur: 512, rlim_max: 512 };
-    // SAFETY: a live structure.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(&limit)) }, 0);
-    let mut made = 0;
-    while made < SETS {
-        let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
-        made += sets.len();
-        let is_killed = made % 200 == 0;
-        let child = child(|| {
-            if is_killed {
-                // SAFETY: no pointers, in either.
-                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-            }
-            0
-        });
-        end_of(child);
-        sets.into_iter().for_each(test_service::close);
-    }
-    let set = test_service::epoll();
-    let (client, server) = test_service::pair();
-    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        test_service::carry((client, server));
-    }
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "wait", events_in(set, 20_000).into());
-}
-
 #[test]
 fn exited_and_killed_children_leave_no_epoll_set() {
-    same("exited_and_killed_children_leave_no_epoll_set", sets_of_children);
+    same(|text| {
+        // The library's own descriptors are near the limit, and each fork walks that far.
+        set_limit(libc::RLIMIT_NOFILE, 512);
+        let mut made = 0;
+        while made < SETS {
+            let sets: Vec<RawFd> = (0..100).map(|_| test_service::epoll()).collect();
+            made += sets.len();
+            let is_killed = made % 200 == 0;
+            let child = child(|| {
+                if is_killed {
+                    signal(std::process::id(), libc::SIGKILL);
+                }
+                0
+            });
+            end_of(child);
+            sets.into_iter().for_each(test_service::close);
+        }
+        let set = test_service::epoll();
+        let (client, server) = test_service::pair();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 7));
+        if has_library() {
+            test_service::carry((client, server));
+        }
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "wait", events_in(set, 20_000).into());
+    });
 }
 
 /// Waits for a while in which nothing comes. Reports the number of events, and whether the process sleeps meanwhile.
 fn rests(text: &mut String, what: &str, set: RawFd) {
-    let used_ms = || {
-        // SAFETY: noughts are a value, which is overwritten.
-        let usage = unsafe {
-            let mut usage = std::mem::zeroed::<libc::rusage>();
-            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
-            usage
-        };
-        [usage.ru_utime, usage.ru_stime]
-            .map(|time| time.tv_sec * 1000 + time.tv_usec / 1000)
-            .iter()
-            .sum::<i64>()
-    };
     let before = used_ms();
     tell(text, what, events_in(set, 300).into());
     // A thread that spins uses this much time even on a busy machine.
     tell(text, "it spins", i64::from(used_ms() - before > 30));
 }
 
-fn left_by_a_killed_sleeper(text: &mut String) {
-    let set = test_service::epoll();
-    let child = child(|| events_in(set, -1));
-    test_service::eventually("it sleeps", || waits_for_set(&child.to_string()).then_some(()));
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
-    end_of(child);
-    let (client, server) = pair();
-    tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    talk(text, client, server);
-    rests(text, "wait", set);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "wait", events_in(set, 20_000).into());
-}
-
 #[test]
 fn an_epoll_set_with_a_killed_sleeper_lets_others_sleep() {
-    same("an_epoll_set_with_a_killed_sleeper_lets_others_sleep", left_by_a_killed_sleeper);
-}
-
-fn sets_that_are_told_of_no_more(text: &mut String) {
-    let ((client, server), (_other, elsewhere)) = (pair(), pair());
-    let (inner, outer) = (test_service::epoll(), test_service::epoll());
-    let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
-    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, elsewhere, libc::EPOLLIN as u32));
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "wait", events_in(outer, 20_000).into());
-    tell(text, "take out", test_service::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
-    rests(text, "wait when it was taken out", outer);
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, once));
-    tell(text, "wait", events_in(outer, 20_000).into());
-    rests(text, "wait when it is spent", outer);
-    tell(text, "arm", test_service::control(outer, libc::EPOLL_CTL_MOD, inner, once));
-    tell(text, "wait", events_in(outer, 20_000).into());
+    same(|text| {
+        let set = test_service::epoll();
+        let child = child(|| events_in(set, -1));
+        await_sleep(&child.to_string(), &SET_WAITS);
+        signal(child as u32, libc::SIGKILL);
+        end_of(child);
+        let (client, server) = pair();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 7));
+        talk(text, client, server);
+        rests(text, "wait", set);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "wait", events_in(set, 20_000).into());
+    });
 }
 
 #[test]
 fn removed_or_fired_inner_sets_wake_nobody() {
-    same("removed_or_fired_inner_sets_wake_nobody", sets_that_are_told_of_no_more);
-}
-
-fn a_set_comes_into_a_set(text: &mut String) {
-    let (client, server) = pair();
-    let (inner, outer) = (test_service::epoll(), test_service::epoll());
-    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    tell(text, "nothing", events_in(inner, 0).into());
-    let sleeper = std::thread::spawn(move || events_in(outer, -1));
-    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "send", test_service::send(client, b"words", 0));
-    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
-    tell(text, "it hears", sleeper.join().expect("it waits").into());
+    same(|text| {
+        let ((client, server), (_other, elsewhere)) = (pair(), pair());
+        let (inner, outer) = (test_service::epoll(), test_service::epoll());
+        let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+        tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 7));
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, elsewhere, libc::EPOLLIN, 7));
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "wait", events_in(outer, 20_000).into());
+        tell(text, "take out", register(outer, libc::EPOLL_CTL_DEL, inner, 0, 7));
+        rests(text, "wait when it was taken out", outer);
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, once, 7));
+        tell(text, "wait", events_in(outer, 20_000).into());
+        rests(text, "wait when it is spent", outer);
+        tell(text, "arm", register(outer, libc::EPOLL_CTL_MOD, inner, once, 7));
+        tell(text, "wait", events_in(outer, 20_000).into());
+    });
 }
 
 #[test]
 fn a_sleeper_in_a_set_hears_of_an_inner_set_added_meanwhile() {
-    same("a_sleeper_in_a_set_hears_of_an_inner_set_added_meanwhile", a_set_comes_into_a_set);
-}
-
-fn a_ready_set_comes_into_a_set(text: &mut String) {
-    let (client, server) = pair();
-    let (inner, outer) = (test_service::epoll(), test_service::epoll());
-    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN as u32));
-    tell(text, "nothing", events_in(inner, 0).into());
-    tell(text, "send", test_service::send(client, b"words", 0));
-    let sleeper = std::thread::spawn(move || events_in(outer, -1));
-    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    // A timeout would make it look again.
-    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
-    tell(text, "it hears", sleeper.join().expect("it waits").into());
+    same(|text| {
+        let ((client, _server, inner), outer) = (watched(text), test_service::epoll());
+        tell(text, "nothing", events_in(inner, 0).into());
+        let sleeper = std::thread::spawn(move || events_in(outer, -1));
+        await_sleep("self", &SET_WAITS);
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        test_service::eventually("it is woken", || sleeper.is_finished());
+        tell(text, "it hears", sleeper.join().expect("it waits").into());
+    });
 }
 
 #[test]
 fn adding_a_ready_inner_set_wakes_sleepers() {
-    same("adding_a_ready_inner_set_wakes_sleepers", a_ready_set_comes_into_a_set);
-}
-
-fn a_set_does_not_come_into_a_set(text: &mut String) {
-    let (inner, outer) = (test_service::epoll(), test_service::epoll());
-    tell(
-        text,
-        "add to itself",
-        test_service::control(inner, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32),
-    );
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(text, "add again", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN as u32));
-    tell(
-        text,
-        "add the other way",
-        test_service::control(inner, libc::EPOLL_CTL_ADD, outer, libc::EPOLLIN as u32),
-    );
-    let ends = test_service::pair();
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN as u32));
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        // A connection in a set that another one watches stays in the kernel. This set is not watched.
-        test_service::carry(ends);
-    }
-    tell(text, "take out", test_service::control(outer, libc::EPOLL_CTL_DEL, inner, 0));
-    talk(text, ends.0, ends.1);
-    rests(text, "wait", outer);
+    same(|text| {
+        let ((client, _server, inner), outer) = (watched(text), test_service::epoll());
+        tell(text, "nothing", events_in(inner, 0).into());
+        tell(text, "send", test_service::send(client, b"words", 0));
+        let sleeper = std::thread::spawn(move || events_in(outer, -1));
+        await_sleep("self", &SET_WAITS);
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        // A timeout would make it look again.
+        test_service::eventually("it is woken", || sleeper.is_finished());
+        tell(text, "it hears", sleeper.join().expect("it waits").into());
+    });
 }
 
 #[test]
 fn a_refused_nesting_of_sets_has_no_effect() {
-    same("a_refused_nesting_of_sets_has_no_effect", a_set_does_not_come_into_a_set);
+    same(|text| {
+        let (inner, outer) = (test_service::epoll(), test_service::epoll());
+        tell(text, "add to itself", register(inner, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        tell(text, "add again", register(outer, libc::EPOLL_CTL_ADD, inner, libc::EPOLLIN, 7));
+        tell(text, "add the other way", register(inner, libc::EPOLL_CTL_ADD, outer, libc::EPOLLIN, 7));
+        let ends = test_service::pair();
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, ends.1, libc::EPOLLIN, 7));
+        if has_library() {
+            // A connection in a set that another one watches stays in the kernel. This set is not watched.
+            test_service::carry(ends);
+        }
+        tell(text, "take out", register(outer, libc::EPOLL_CTL_DEL, inner, 0, 7));
+        talk(text, ends.0, ends.1);
+        rests(text, "wait", outer);
+    });
 }
 
 /// Fills a connection's buffers, and empties them.
@@ -437,34 +372,25 @@ fn fill_and_empty(from: RawFd, to: RawFd) {
     }
 }
 
-fn ready_for_another_reason(text: &mut String) {
-    let (client, server) = pair();
-    let (inner, outer) = (test_service::epoll(), test_service::epoll());
-    tell(text, "add", test_service::control(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT as u32));
-    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    tell(text, "add", test_service::control(outer, libc::EPOLL_CTL_ADD, inner, edge));
-    tell(text, "there is room", events_in(outer, 20_000).into());
-    tell(text, "it was told", events_in(outer, SILENCE_MS).into());
-    fill_and_empty(client, server);
-    tell(text, "there is room again", events_in(outer, 20_000).into());
-    tell(text, "it was told", events_in(outer, SILENCE_MS).into());
-}
-
 #[test]
 fn an_outer_set_is_told_again_of_new_room() {
-    same("an_outer_set_is_told_again_of_new_room", ready_for_another_reason);
+    same(|text| {
+        let (client, server) = pair();
+        let (inner, outer) = (test_service::epoll(), test_service::epoll());
+        tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT, 7));
+        let edge = libc::EPOLLIN | libc::EPOLLET;
+        tell(text, "add", register(outer, libc::EPOLL_CTL_ADD, inner, edge, 7));
+        tell(text, "there is room", events_in(outer, 20_000).into());
+        tell(text, "it was told", events_in(outer, SILENCE_MS).into());
+        fill_and_empty(client, server);
+        tell(text, "there is room again", events_in(outer, 20_000).into());
+        tell(text, "it was told", events_in(outer, SILENCE_MS).into());
+    });
 }
 
 /// The next event of a set, by the data of its registration; −1: none.
 fn told(set: RawFd, timeout_ms: i32) -> i64 {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // A wait that finds nothing leaves the error of an earlier call.
-    // SAFETY: this thread's own variable, and room for one event.
-    let found = unsafe {
-        *libc::__errno_location() = 0;
-        libc::epoll_wait(set, &raw mut event, 1, timeout_ms)
-    };
-    if found == 1 { event.u64 as i64 } else { -1 }
+    one_event(set, timeout_ms).map_or(-1, |data| data as i64)
 }
 
 /// The events that a set has at once, at most `room` of them, by the data of their registrations.
@@ -480,7 +406,7 @@ fn reported(text: &mut String, what: &str, set: RawFd, room: usize) {
 fn ordered(events: i32) -> (Vec<(RawFd, RawFd)>, RawFd) {
     let (pairs, set): (Vec<_>, _) = ((0..6).map(|_| pair()).collect(), test_service::epoll());
     for (data, (_, server)) in (0..).zip(&pairs) {
-        assert_eq!(register(set, libc::EPOLL_CTL_ADD, *server, events, data), 0);
+        add(set, *server, events, data);
     }
     (pairs, set)
 }
@@ -497,118 +423,6 @@ fn read_from(pairs: &[(RawFd, RawFd)], order: &[usize]) {
     }
 }
 
-fn level_triggered_order(text: &mut String) {
-    let (pairs, set) = ordered(libc::EPOLLIN);
-    send_to(&pairs, &[0, 1, 2, 3, 4, 5]);
-    reported(text, "as registered", set, 16);
-    read_from(&pairs, &[0, 1, 2, 3, 4, 5]);
-    reported(text, "nothing", set, 16);
-    send_to(&pairs, &[3, 1, 5, 0, 2, 4]);
-    reported(text, "as they came", set, 16);
-    reported(text, "again", set, 16);
-    for _ in 0..8 {
-        reported(text, "in turn", set, 1);
-    }
-    reported(text, "some", set, 4);
-    reported(text, "the rest first", set, 4);
-    read_from(&pairs, &[3, 1, 5, 0, 2, 4]);
-    send_to(&pairs, &[0, 5]);
-    reported(text, "reported before, and never found empty", set, 16);
-    read_from(&pairs, &[5]);
-    reported(text, "the other one", set, 16);
-    send_to(&pairs, &[2, 5]);
-    reported(text, "behind it", set, 16);
-    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[2].1, libc::EPOLLIN | libc::EPOLLRDHUP, 2));
-    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, libc::EPOLLIN | libc::EPOLLOUT, 0));
-    tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[3].1, libc::EPOLLIN | libc::EPOLLOUT, 3));
-    send_to(&pairs, &[1]);
-    reported(text, "after changes", set, 16);
-    tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[5].1, 0, 0));
-    send_to(&pairs, &[4]);
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[5].1, libc::EPOLLIN, 5));
-    reported(text, "added with bytes", set, 16);
-}
-
-fn edge_triggered_order(text: &mut String) {
-    let (pairs, set) = ordered(libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET);
-    reported(text, "nothing", set, 16);
-    send_to(&pairs, &[2, 0, 4, 2]);
-    reported(text, "as they came", set, 16);
-    reported(text, "nothing", set, 16);
-    send_to(&pairs, &[4, 5, 2, 0, 1]);
-    reported(text, "more, nothing read", set, 2);
-    reported(text, "the rest", set, 16);
-    read_from(&pairs, &[4, 5, 2, 0, 1]);
-    send_to(&pairs, &[5, 3]);
-    // SAFETY: no pointers.
-    unsafe { libc::shutdown(pairs[4].0, libc::SHUT_WR) };
-    send_to(&pairs, &[1]);
-    test_service::close(pairs[0].0);
-    send_to(&pairs, &[2]);
-    reported(text, "bytes and ends", set, 16);
-}
-
-fn one_shot_order(text: &mut String) {
-    let once = libc::EPOLLIN | libc::EPOLLONESHOT;
-    let (pairs, set) = ordered(once);
-    send_to(&pairs, &[4, 2, 0, 1]);
-    reported(text, "as they came", set, 16);
-    reported(text, "spent", set, 16);
-    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[1].1, once, 1));
-    send_to(&pairs, &[3]);
-    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[4].1, once, 4));
-    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 0));
-    reported(text, "as they were armed", set, 16);
-}
-
-/// Places are kept from the second registration on, and a set may shrink and grow.
-fn order_beside_one_that_was_alone(text: &mut String) {
-    for edge in [0, libc::EPOLLET] {
-        let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
-        let add = |text: &mut String, at: usize| {
-            let status = register(set, libc::EPOLL_CTL_ADD, pairs[at].1, libc::EPOLLIN | edge, at as u64);
-            tell(text, "add", status);
-        };
-        add(text, 0);
-        send_to(&pairs, &[0]);
-        reported(text, "alone", set, 16);
-        read_from(&pairs, &[0]);
-        reported(text, "nothing", set, 16);
-        (1..3).for_each(|at| add(text, at));
-        send_to(&pairs, &[2, 0, 1]);
-        reported(text, "as they came", set, 16);
-        reported(text, "what is left", set, 16);
-        for at in [1, 2] {
-            tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[at].1, 0, 0));
-        }
-        send_to(&pairs, &[0]);
-        reported(text, "alone again", set, 16);
-        add(text, 1);
-        reported(text, "added with bytes", set, 16);
-        read_from(&pairs, &[0, 0, 1]);
-        reported(text, "nothing", set, 16);
-        send_to(&pairs, &[1, 0]);
-        reported(text, "as they came", set, 16);
-    }
-}
-
-fn order_of_room(text: &mut String) {
-    let (pairs, set) = ordered(libc::EPOLLIN);
-    for at in [1, 4, 2] {
-        fill(pairs[at].1);
-        tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[at].1, libc::EPOLLOUT, at as u64));
-    }
-    reported(text, "no room", set, 16);
-    for at in [4, 1, 2] {
-        empty(pairs[at].0);
-    }
-    test_service::eventually("room", || {
-        let has_room = |at: &usize| test_service::poll(pairs[*at].1, libc::POLLOUT).0 == 1;
-        [4, 1, 2].iter().all(has_room).then_some(())
-    });
-    reported(text, "room", set, 16);
-}
-
 /// Takes all that comes to an end, until nothing has come for a while.
 fn empty(fd: RawFd) {
     let mut bytes = vec![0u8; 64 << 10];
@@ -620,77 +434,182 @@ fn empty(fd: RawFd) {
 
 #[test]
 fn level_triggered_events_have_the_order_of_the_kernels() {
-    same("level_triggered_events_have_the_order_of_the_kernels", level_triggered_order);
+    same(|text| {
+        let (pairs, set) = ordered(libc::EPOLLIN);
+        send_to(&pairs, &[0, 1, 2, 3, 4, 5]);
+        reported(text, "as registered", set, 16);
+        read_from(&pairs, &[0, 1, 2, 3, 4, 5]);
+        reported(text, "nothing", set, 16);
+        send_to(&pairs, &[3, 1, 5, 0, 2, 4]);
+        reported(text, "as they came", set, 16);
+        reported(text, "again", set, 16);
+        for _ in 0..8 {
+            reported(text, "in turn", set, 1);
+        }
+        reported(text, "some", set, 4);
+        reported(text, "the rest first", set, 4);
+        read_from(&pairs, &[3, 1, 5, 0, 2, 4]);
+        send_to(&pairs, &[0, 5]);
+        reported(text, "reported before, and never found empty", set, 16);
+        read_from(&pairs, &[5]);
+        reported(text, "the other one", set, 16);
+        send_to(&pairs, &[2, 5]);
+        reported(text, "behind it", set, 16);
+        tell(
+            text,
+            "change",
+            register(set, libc::EPOLL_CTL_MOD, pairs[2].1, libc::EPOLLIN | libc::EPOLLRDHUP, 2),
+        );
+        tell(
+            text,
+            "change",
+            register(set, libc::EPOLL_CTL_MOD, pairs[0].1, libc::EPOLLIN | libc::EPOLLOUT, 0),
+        );
+        tell(
+            text,
+            "change",
+            register(set, libc::EPOLL_CTL_MOD, pairs[3].1, libc::EPOLLIN | libc::EPOLLOUT, 3),
+        );
+        send_to(&pairs, &[1]);
+        reported(text, "after changes", set, 16);
+        tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[5].1, 0, 0));
+        send_to(&pairs, &[4]);
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[5].1, libc::EPOLLIN, 5));
+        reported(text, "added with bytes", set, 16);
+    });
 }
 
 #[test]
 fn edge_triggered_events_have_the_order_of_the_kernels() {
-    same("edge_triggered_events_have_the_order_of_the_kernels", edge_triggered_order);
+    same(|text| {
+        let (pairs, set) = ordered(libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET);
+        reported(text, "nothing", set, 16);
+        send_to(&pairs, &[2, 0, 4, 2]);
+        reported(text, "as they came", set, 16);
+        reported(text, "nothing", set, 16);
+        send_to(&pairs, &[4, 5, 2, 0, 1]);
+        reported(text, "more, nothing read", set, 2);
+        reported(text, "the rest", set, 16);
+        read_from(&pairs, &[4, 5, 2, 0, 1]);
+        send_to(&pairs, &[5, 3]);
+        shut_down(pairs[4].0, libc::SHUT_WR);
+        send_to(&pairs, &[1]);
+        test_service::close(pairs[0].0);
+        send_to(&pairs, &[2]);
+        reported(text, "bytes and ends", set, 16);
+    });
 }
 
 #[test]
 fn one_shot_events_have_the_order_of_the_kernels() {
-    same("one_shot_events_have_the_order_of_the_kernels", one_shot_order);
+    same(|text| {
+        let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+        let (pairs, set) = ordered(once);
+        send_to(&pairs, &[4, 2, 0, 1]);
+        reported(text, "as they came", set, 16);
+        reported(text, "spent", set, 16);
+        tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[1].1, once, 1));
+        send_to(&pairs, &[3]);
+        tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[4].1, once, 4));
+        tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 0));
+        reported(text, "as they were armed", set, 16);
+    });
 }
 
+/// Places are kept from the second registration on, and a set may shrink and grow.
 #[test]
 fn events_beside_one_that_was_alone_have_the_order_of_the_kernels() {
-    same("events_beside_one_that_was_alone_have_the_order_of_the_kernels", order_beside_one_that_was_alone);
+    same(|text| {
+        for edge in [0, libc::EPOLLET] {
+            let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
+            let add_one = |text: &mut String, at: usize| {
+                let status = register(set, libc::EPOLL_CTL_ADD, pairs[at].1, libc::EPOLLIN | edge, at as u64);
+                tell(text, "add", status);
+            };
+            add_one(text, 0);
+            send_to(&pairs, &[0]);
+            reported(text, "alone", set, 16);
+            read_from(&pairs, &[0]);
+            reported(text, "nothing", set, 16);
+            (1..3).for_each(|at| add_one(text, at));
+            send_to(&pairs, &[2, 0, 1]);
+            reported(text, "as they came", set, 16);
+            reported(text, "what is left", set, 16);
+            for at in [1, 2] {
+                tell(text, "remove", register(set, libc::EPOLL_CTL_DEL, pairs[at].1, 0, 0));
+            }
+            send_to(&pairs, &[0]);
+            reported(text, "alone again", set, 16);
+            add_one(text, 1);
+            reported(text, "added with bytes", set, 16);
+            read_from(&pairs, &[0, 0, 1]);
+            reported(text, "nothing", set, 16);
+            send_to(&pairs, &[1, 0]);
+            reported(text, "as they came", set, 16);
+        }
+    });
 }
 
 #[test]
 fn events_of_room_have_the_order_of_the_kernels() {
-    same("events_of_room_have_the_order_of_the_kernels", order_of_room);
-}
-
-fn polled_sets(text: &mut String) {
-    for edge in [0, libc::EPOLLET] {
-        let ((client, server), set) = (pair(), test_service::epoll());
-        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | edge, 1));
-        tell(text, "nothing", test_service::poll_for(set, SILENCE_MS).into());
-        for _ in 0..2 {
-            tell(text, "send", test_service::send(client, b"words", 0));
-            tell(text, "poll", test_service::poll_for(set, 0).into());
-            tell(text, "receive", test_service::receive(server, 5, 0).0);
-            tell(text, "poll after it", test_service::poll(set, libc::POLLIN).0);
-            tell(text, "select after it", test_service::select(set).0);
-            tell(text, "nothing comes", test_service::poll_for(set, SILENCE_MS).into());
+    same(|text| {
+        let (pairs, set) = ordered(libc::EPOLLIN);
+        for at in [1, 4, 2] {
+            fill(pairs[at].1);
+            tell(text, "change", register(set, libc::EPOLL_CTL_MOD, pairs[at].1, libc::EPOLLOUT, at as u64));
         }
-        // The kernel's own event is not taken for a ring.
-        let (pipe, end) = std::io::pipe().expect("a pipe");
-        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pipe.as_raw_fd(), libc::EPOLLIN | edge, 2));
-        (&end).write_all(b"x").expect("a pipe");
-        tell(text, "send", test_service::send(client, b"words", 0));
-        tell(text, "receive", test_service::receive(server, 5, 0).0);
-        tell(text, "the pipe's", test_service::poll_for(set, 0).into());
-        tell(text, "and still", test_service::poll_for(set, 0).into());
-        tell(text, "it is told", told(set, 0));
-        drop(pipe);
-        // Threads that sleep are woken, one in `poll` and one in the set.
-        let sleeper = std::thread::spawn(move || test_service::poll_for(set, 20_000));
-        test_service::eventually("it sleeps", || is_any_in("self", &["7 ", "271 "]).then_some(()));
-        tell(text, "send", test_service::send(client, b"words", 0));
-        tell(text, "polled", sleeper.join().expect("it polls").into());
-        tell(text, "receive", test_service::receive(server, 5, 0).0);
-        tell(text, "nothing", test_service::poll_for(set, 0).into());
-        let sleeper = std::thread::spawn(move || told(set, 20_000));
-        test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
-        tell(text, "send", test_service::send(client, b"words", 0));
-        tell(text, "woken", sleeper.join().expect("it waits"));
-        tell(text, "receive", test_service::receive(server, 5, 0).0);
-        tell(text, "nothing", test_service::poll_for(set, 0).into());
-    }
+        reported(text, "no room", set, 16);
+        for at in [4, 1, 2] {
+            empty(pairs[at].0);
+        }
+        test_service::eventually("room", || {
+            let has_room = |at: &usize| test_service::poll(pairs[*at].1, libc::POLLOUT).0 == 1;
+            [4, 1, 2].iter().all(has_room)
+        });
+        reported(text, "room", set, 16);
+    });
 }
 
 #[test]
 fn a_polled_set_is_not_ready_for_bytes_that_were_read() {
-    same("a_polled_set_is_not_ready_for_bytes_that_were_read", polled_sets);
-}
-
-fn register(set: RawFd, operation: i32, fd: RawFd, events: i32, data: u64) -> i64 {
-    let mut event = libc::epoll_event { events: events as u32, u64: data };
-    // SAFETY: a live event.
-    unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
+    same(|text| {
+        for edge in [0, libc::EPOLLET] {
+            let ((client, server), set) = (pair(), test_service::epoll());
+            tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | edge, 1));
+            tell(text, "nothing", test_service::poll_for(set, SILENCE_MS).into());
+            for _ in 0..2 {
+                tell(text, "send", test_service::send(client, b"words", 0));
+                tell(text, "poll", test_service::poll_for(set, 0).into());
+                tell(text, "receive", test_service::receive(server, 5, 0).0);
+                tell(text, "poll after it", test_service::poll(set, libc::POLLIN).0);
+                tell(text, "select after it", test_service::select(set).0);
+                tell(text, "nothing comes", test_service::poll_for(set, SILENCE_MS).into());
+            }
+            // The kernel's own event is not taken for a ring.
+            let (pipe, end) = std::io::pipe().expect("a pipe");
+            tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pipe.as_raw_fd(), libc::EPOLLIN | edge, 2));
+            (&end).write_all(b"x").expect("a pipe");
+            tell(text, "send", test_service::send(client, b"words", 0));
+            tell(text, "receive", test_service::receive(server, 5, 0).0);
+            tell(text, "the pipe's", test_service::poll_for(set, 0).into());
+            tell(text, "and still", test_service::poll_for(set, 0).into());
+            tell(text, "it is told", told(set, 0));
+            drop(pipe);
+            // Threads that sleep are woken, one in `poll` and one in the set.
+            let sleeper = std::thread::spawn(move || test_service::poll_for(set, 20_000));
+            await_sleep("self", &["7 ", "271 "]);
+            tell(text, "send", test_service::send(client, b"words", 0));
+            tell(text, "polled", sleeper.join().expect("it polls").into());
+            tell(text, "receive", test_service::receive(server, 5, 0).0);
+            tell(text, "nothing", test_service::poll_for(set, 0).into());
+            let sleeper = std::thread::spawn(move || told(set, 20_000));
+            await_sleep("self", &SET_WAITS);
+            tell(text, "send", test_service::send(client, b"words", 0));
+            tell(text, "woken", sleeper.join().expect("it waits"));
+            tell(text, "receive", test_service::receive(server, 5, 0).0);
+            tell(text, "nothing", test_service::poll_for(set, 0).into());
+        }
+    });
 }
 
 /// After this time an event counts as absent.
@@ -703,142 +622,111 @@ fn heir(text: &mut String, set: RawFd) {
     tell(text, &format!("the other program hears {all:?}, and then"), told(set, SILENCE_MS));
 }
 
-fn inherited_set(text: &mut String) {
-    if let Some(set) = test_service::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
-        return heir(text, set);
-    }
-    let pairs = [pair(), pair()];
-    // SAFETY: no pointers.
-    let set = unsafe { libc::epoll_create1(0) };
-    let once = libc::EPOLLIN | libc::EPOLLONESHOT;
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[0].1, once, 11));
-    let edge = libc::EPOLLIN | libc::EPOLLET;
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[1].1, edge, 12));
-    let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
-    command.args(alone(INHERITED)).arg("--test-threads=1");
-    command.env("BYWIRE_TEST_ROLE", format!("heir {set}")).stdout(std::process::Stdio::piped());
-    let mut other = command.spawn().expect("it starts");
-    for (client, _) in pairs {
-        tell(text, "send", test_service::send(client, b"words", 0));
-    }
-    let mut said = String::new();
-    other.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
-    assert!(other.wait().expect("ours").success(), "{said}");
-    said.lines()
-        .filter(|line| line.contains(" = "))
-        .for_each(|line| writeln!(text, "{line}").expect("a string"));
-    tell(text, "it hears no more", told(set, SILENCE_MS));
-    tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 13));
-    tell(text, "it hears", told(set, 20_000));
-    pairs.into_iter().for_each(|(client, server)| talk(text, client, server));
-}
-
-const INHERITED: &str = "an_inherited_set_contains_nothing_of_the_library";
-
 #[test]
 fn an_inherited_set_contains_nothing_of_the_library() {
-    same(INHERITED, inherited_set);
-}
-
-fn inherited_while_it_was_empty(text: &mut String) {
-    // SAFETY: no pointers.
-    let set = unsafe { libc::epoll_create1(0) };
-    let mut helper = std::process::Command::new("cat");
-    helper.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
-    let mut helper = helper.spawn().expect("it starts");
-    let (client, server) = pair();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        assert!(test_service::is_carried_at_last((client, server)), "it is carried still");
-    }
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it hears", told(set, 20_000));
-    drop(helper.stdin.take());
-    assert!(helper.wait().expect("ours").success());
+    same(|text| {
+        if let Some(set) = test_service::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
+            return heir(text, set);
+        }
+        let pairs = [pair(), pair()];
+        // SAFETY: no pointers.
+        let set = unsafe { libc::epoll_create1(0) };
+        let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[0].1, once, 11));
+        let edge = libc::EPOLLIN | libc::EPOLLET;
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, pairs[1].1, edge, 12));
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
+        in_role(&mut command, &this_test(), &format!("heir {set}")).stdout(std::process::Stdio::piped());
+        let mut other = command.spawn().expect("it starts");
+        for (client, _) in pairs {
+            tell(text, "send", test_service::send(client, b"words", 0));
+        }
+        let mut said = String::new();
+        other.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert!(other.wait().expect("ours").success(), "{said}");
+        said.lines()
+            .filter(|line| line.contains(" = "))
+            .for_each(|line| writeln!(text, "{line}").expect("a string"));
+        tell(text, "it hears no more", told(set, SILENCE_MS));
+        tell(text, "arm", register(set, libc::EPOLL_CTL_MOD, pairs[0].1, once, 13));
+        tell(text, "it hears", told(set, 20_000));
+        pairs.into_iter().for_each(|(client, server)| talk(text, client, server));
+    });
 }
 
 #[test]
 fn connections_added_to_a_set_that_was_inherited_empty_are_carried() {
-    same("connections_added_to_a_set_that_was_inherited_empty_are_carried", inherited_while_it_was_empty);
-}
-
-fn closed_while_it_is_passed(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
-    let holder = on_its_way(server);
-    test_service::close(server);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it hears", told(set, 20_000));
-    drop(holder);
+    same(|text| {
+        // SAFETY: no pointers.
+        let set = unsafe { libc::epoll_create1(0) };
+        let mut helper = std::process::Command::new("cat");
+        helper.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+        let mut helper = helper.spawn().expect("it starts");
+        let (client, server) = pair();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
+        assert_carried((client, server), "it is carried still");
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it hears", told(set, 20_000));
+        drop(helper.stdin.take());
+        assert!(helper.wait().expect("ours").success());
+    });
 }
 
 #[test]
 fn an_epoll_set_reports_a_closed_socket_in_a_message_to_another_process() {
-    same("an_epoll_set_reports_a_closed_socket_in_a_message_to_another_process", closed_while_it_is_passed);
-}
-
-fn closed_while_a_child_has_it(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
-    let copy = Copy::keep();
-    test_service::close(server);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it hears", told(set, 20_000));
-    copy.end();
+    same(|text| {
+        let (client, server, set) = watched(text);
+        let holder = on_its_way(server);
+        test_service::close(server);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it hears", told(set, 20_000));
+        drop(holder);
+    });
 }
 
 #[test]
 fn an_epoll_set_reports_a_closed_carried_socket_that_a_child_has() {
-    same("an_epoll_set_reports_a_closed_carried_socket_that_a_child_has", closed_while_a_child_has_it);
-}
-
-fn closed_with_a_duplicate(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
-    // SAFETY: no pointers.
-    let duplicate = unsafe { libc::dup(server) };
-    test_service::close(server);
-    talk(text, client, duplicate);
-    // This returns it to the kernel, if it was not there before.
-    tell(text, "pass", test_service::pass(duplicate));
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it hears", told(set, 20_000));
-    tell(text, "it hears", told(set, 20_000));
-    let (length, _) = test_service::receive(duplicate, 5, 0);
-    tell(text, "receive", length);
-    tell(text, "it hears no more", told(set, SILENCE_MS));
+    same(|text| {
+        let (client, server, set) = watched(text);
+        let copy = Copy::keep();
+        test_service::close(server);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it hears", told(set, 20_000));
+        copy.end();
+    });
 }
 
 #[test]
 fn a_registration_with_a_closed_number_works_while_a_duplicate_exists() {
-    same("a_registration_with_a_closed_number_works_while_a_duplicate_exists", closed_with_a_duplicate);
-}
-
-fn closed_by_a_child(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN, 11));
-    let child = child(|| {
+    same(|text| {
+        let (client, server, set) = watched(text);
+        let duplicate = duplicate(server);
         test_service::close(server);
-        0
+        talk(text, client, duplicate);
+        // This returns it to the kernel, if it was not there before.
+        tell(text, "pass", test_service::pass(duplicate));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it hears", told(set, 20_000));
+        tell(text, "it hears", told(set, 20_000));
+        let (length, _) = test_service::receive(duplicate, 5, 0);
+        tell(text, "receive", length);
+        tell(text, "it hears no more", told(set, SILENCE_MS));
     });
-    tell(text, "it ends", end_of(child).into());
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        assert!(
-            test_service::is_carried_at_last((client, server)),
-            "its parent's connection is carried still"
-        );
-    }
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it hears", told(set, 20_000));
 }
 
 #[test]
 fn a_childs_close_leaves_its_parents_set_unchanged() {
-    same("a_childs_close_leaves_its_parents_set_unchanged", closed_by_a_child);
+    same(|text| {
+        let (client, server, set) = watched(text);
+        let child = child(|| {
+            test_service::close(server);
+            0
+        });
+        tell(text, "it ends", end_of(child).into());
+        assert_carried((client, server), "its parent's connection is carried still");
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it hears", told(set, 20_000));
+    });
 }
 
 /// Receives exactly `length` bytes, starting with none. Returns the result after `meanwhile` was called.
@@ -857,150 +745,131 @@ fn patient_receive(length: usize, fd: RawFd, meanwhile: impl FnOnce(i32)) -> i64
 
 extern "C" fn heed(_signal: i32) {}
 
-fn interrupted_with_a_part(text: &mut String) {
-    let (client, server) = pair();
-    let handler: extern "C" fn(i32) = heed;
-    // SAFETY: a live structure; noughts are a valid one.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_RESTART);
-        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
-    }
-    let received = patient_receive(5, server, |thread| {
-        // In `recvfrom`, `futex` and `futex_waitv`.
-        let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok();
-        let sleeps =
-            || call().is_some_and(|call| ["45 ", "202 ", "449 "].iter().any(|known| call.starts_with(known)));
-        test_service::eventually("it sleeps", || sleeps().then_some(()));
-        assert_eq!(test_service::send(client, b"wo", 0), 2);
-        let is_taken = || {
-            // SAFETY: FIONREAD writes one int.
-            let left = unsafe {
-                let mut left = 0i32;
-                libc::ioctl(server, libc::FIONREAD, &raw mut left);
-                left
-            };
-            left == 0 && sleeps()
-        };
-        test_service::eventually("it has them", || is_taken().then_some(()));
-        // A signal between two sleeps ends neither.
-        test_service::eventually("it ends", || {
-            // SAFETY: no pointers.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
-            call().is_none().then_some(())
-        });
-        tell(text, "send", test_service::send(client, b"rds", 0));
-    });
-    tell(text, "receive", received);
-    let (length, bytes) = test_service::receive(server, 3, 0);
-    tell(text, &format!("receive {bytes:?}"), length);
-}
-
 #[test]
 fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
-    same("any_handler_ends_a_waitall_receive_that_has_some_bytes", interrupted_with_a_part);
-}
-
-fn duplicated_over_itself(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
-    // SAFETY: no pointers, in either.
-    let duplicate = unsafe { libc::dup(server) };
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::dup2(duplicate, server) }, server);
-    if std::env::var_os("LD_PRELOAD").is_some() {
-        assert!(test_service::is_carried_at_last((client, server)), "it is carried still");
-    }
-    tell(text, "send", test_service::send(client, b"words", 0));
-    let (count, events) = test_service::eventually("it hears", || {
-        Some(test_service::wait(set))
-            .filter(|(_, events)| events.iter().any(|found| found & libc::EPOLLIN as u32 != 0))
+    same(|text| {
+        let (client, server) = pair();
+        handle(libc::SIGUSR1, heed, libc::SA_RESTART);
+        let received = patient_receive(5, server, |thread| {
+            // In `recvfrom`, `futex` and `futex_waitv`.
+            let call = || std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok();
+            let sleeps = || {
+                call().is_some_and(|call| ["45 ", "202 ", "449 "].iter().any(|known| call.starts_with(known)))
+            };
+            test_service::eventually("it sleeps", || sleeps());
+            assert_eq!(test_service::send(client, b"wo", 0), 2);
+            let is_taken = || {
+                // SAFETY: FIONREAD writes one int.
+                let left = unsafe {
+                    let mut left = 0i32;
+                    libc::ioctl(server, libc::FIONREAD, &raw mut left);
+                    left
+                };
+                left == 0 && sleeps()
+            };
+            test_service::eventually("it has them", || is_taken());
+            // A signal between two sleeps ends neither.
+            test_service::eventually("it ends", || {
+                // SAFETY: no pointers.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+                call().is_none()
+            });
+            tell(text, "send", test_service::send(client, b"rds", 0));
+        });
+        tell(text, "receive", received);
+        let (length, bytes) = test_service::receive(server, 3, 0);
+        tell(text, &format!("receive {bytes:?}"), length);
     });
-    tell(text, &format!("wait {events:?}"), count);
-    test_service::close(duplicate);
-    talk(text, server, client);
 }
 
 #[test]
 fn a_socket_duplicated_over_itself_is_unchanged() {
-    same("a_socket_duplicated_over_itself_is_unchanged", duplicated_over_itself);
-}
-
-fn room_by_another_number(text: &mut String) {
-    let (_client, server) = pair();
-    // SAFETY: no pointers.
-    let duplicate = unsafe { libc::dup(server) };
-    let set = test_service::epoll();
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
-    let child = child(|| {
-        test_service::close(server);
-        // This returns it to the kernel.
-        if test_service::pass(duplicate) != 1 {
-            return 100;
-        }
-        told(set, 20_000) as i32
+    same(|text| {
+        let (client, server) = pair();
+        let set = test_service::epoll();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
+        let duplicate = duplicate(server);
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::dup2(duplicate, server) }, server);
+        assert_carried((client, server), "it is carried still");
+        tell(text, "send", test_service::send(client, b"words", 0));
+        let (count, events) = test_service::eventually("it hears", || {
+            Some(test_service::wait(set))
+                .filter(|(_, events)| events.iter().any(|found| found & libc::EPOLLIN as u32 != 0))
+        });
+        tell(text, &format!("wait {events:?}"), count);
+        test_service::close(duplicate);
+        talk(text, server, client);
     });
-    tell(text, "the child hears", i64::from(end_of(child) >> 8));
 }
 
 #[test]
 fn a_child_hears_of_a_connection_under_another_number() {
-    same("a_child_hears_of_a_connection_under_another_number", room_by_another_number);
-}
-
-fn slept_in_while_it_is_replaced(text: &mut String) {
-    let (client, server) = pair();
-    let set = test_service::epoll();
-    let (end, pipe) = std::io::pipe().expect("a pipe");
-    tell(text, "add", register(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), libc::EPOLLIN, 7));
-    let sleeper = std::thread::spawn(move || events_in(set, -1));
-    test_service::eventually("it sleeps", || waits_for_set("self").then_some(()));
-    test_service::close(set);
-    // In its record, and with its number.
-    let other = test_service::epoll();
-    tell(text, "the same number", i64::from(other == set));
-    tell(text, "add", register(other, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLET, 11));
-    tell(text, "send", test_service::send(client, b"words", 0));
-    // SAFETY: one byte.
-    assert_eq!(unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) }, 1);
-    tell(text, "the sleeper hears", sleeper.join().expect("it is over").into());
-    tell(text, "the other set tells", told(other, 20_000));
+    same(|text| {
+        let (_client, server) = pair();
+        let duplicate = duplicate(server);
+        let set = test_service::epoll();
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
+        let child = child(|| {
+            test_service::close(server);
+            // This returns it to the kernel.
+            if test_service::pass(duplicate) != 1 {
+                return 100;
+            }
+            told(set, 20_000) as i32
+        });
+        tell(text, "the child hears", i64::from(end_of(child) >> 8));
+    });
 }
 
 #[test]
 fn a_sleeper_in_a_closed_set_takes_no_event_of_its_successor() {
-    same("a_sleeper_in_a_closed_set_takes_no_event_of_its_successor", slept_in_while_it_is_replaced);
-}
-
-fn received_from_oneself(text: &mut String) {
-    let (client, server) = pair();
-    let piece = [b'x'; 65536];
-    let mut sent = 0;
-    // SAFETY: so many bytes.
-    let send = || unsafe { libc::send(client, piece.as_ptr().cast(), piece.len(), libc::MSG_DONTWAIT) };
-    while let found @ 1.. = send() {
-        sent += found;
-    }
-    tell(text, "it is full", test_service::errno().into());
-    let channel = on_its_way(server);
-    test_service::close(server);
-    let copy = test_service::take(channel.as_raw_fd());
-    let (mut taken, mut bytes) = (0, vec![0u8; 65536]);
-    while taken < sent {
-        // SAFETY: room for so many bytes.
-        let found = unsafe { libc::recv(copy, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if found <= 0 {
-            break;
-        }
-        taken += found;
-    }
-    tell(text, "all is received", i64::from(taken == sent));
+    same(|text| {
+        let (client, server) = pair();
+        let set = test_service::epoll();
+        let (end, pipe) = std::io::pipe().expect("a pipe");
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), libc::EPOLLIN, 7));
+        let sleeper = std::thread::spawn(move || events_in(set, -1));
+        await_sleep("self", &SET_WAITS);
+        test_service::close(set);
+        // In its record, and with its number.
+        let other = test_service::epoll();
+        tell(text, "the same number", i64::from(other == set));
+        tell(text, "add", register(other, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLET, 11));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) }, 1);
+        tell(text, "the sleeper hears", sleeper.join().expect("it is over").into());
+        tell(text, "the other set tells", told(other, 20_000));
+    });
 }
 
 #[test]
 fn a_process_receives_bytes_that_it_owes_itself() {
-    same("a_process_receives_bytes_that_it_owes_itself", received_from_oneself);
+    same(|text| {
+        let (client, server) = pair();
+        let piece = [b'x'; 65536];
+        let mut sent = 0;
+        // SAFETY: so many bytes.
+        let send = || unsafe { libc::send(client, piece.as_ptr().cast(), piece.len(), libc::MSG_DONTWAIT) };
+        while let found @ 1.. = send() {
+            sent += found;
+        }
+        tell(text, "it is full", test_service::errno().into());
+        let channel = on_its_way(server);
+        test_service::close(server);
+        let copy = test_service::take(channel.as_raw_fd());
+        let (mut taken, mut bytes) = (0, vec![0u8; 65536]);
+        while taken < sent {
+            // SAFETY: room for so many bytes.
+            let found = unsafe { libc::recv(copy, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+            if found <= 0 {
+                break;
+            }
+            taken += found;
+        }
+        tell(text, "all is received", i64::from(taken == sent));
+    });
 }
 
 /// A program's settings for the buffers of a connection. 0: none.
@@ -1029,12 +898,6 @@ const BUFFERS: [Buffers; 9] = [
     buffers(0, 1 << 17, 1 << 16),
     buffers(1 << 20, 0, 212_992),
 ];
-
-fn set_option(fd: RawFd, level: i32, name: i32, value: i32) {
-    // SAFETY: a live int.
-    let status = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), 4) };
-    assert_eq!(status, 0, "{}", test_service::errno());
-}
 
 impl Buffers {
     /// Sets what concerns a sender, or a receiver.
@@ -1076,7 +939,7 @@ impl Buffers {
             // SAFETY: no pointers.
             assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
         }
-        if std::env::var_os("LD_PRELOAD").is_some() {
+        if has_library() {
             test_service::carry((client, server));
         }
         if sender_connects { (client, server) } else { (server, client) }
@@ -1127,7 +990,7 @@ fn fill_all(text: &mut String) {
     for (index, buffers) in BUFFERS.into_iter().enumerate() {
         let (sender, receiver) = buffers.pair(index % 2 == 0);
         let set = test_service::epoll();
-        tell(text, "add", test_service::control(set, libc::EPOLL_CTL_ADD, sender, libc::EPOLLOUT as u32));
+        tell(text, "add", register(set, libc::EPOLL_CTL_ADD, sender, libc::EPOLLOUT, 7));
         let accepted = fill(sender);
         writeln!(text, "accepted = {accepted}").expect("a string");
         tell(text, "poll of a full one", test_service::poll(sender, libc::POLLOUT).0);
@@ -1144,10 +1007,9 @@ fn a_sender_gets_as_far_ahead_as_the_buffers_of_the_programs_allow() {
         fill_all(&mut text);
         return print!("\n{text}");
     }
-    let pairing = TestService::new();
-    let test = "a_sender_gets_as_far_ahead_as_the_buffers_of_the_programs_allow";
+    let (pairing, test) = (TestService::new(), this_test());
     let [plain, carried] =
-        [None, Some(1)].map(|calls| pairing.driven(test, "BYWIRE_TEST_ROLE", "fill", calls));
+        [None, Some(1)].map(|calls| pairing.driven(&test, "BYWIRE_TEST_ROLE", "fill", calls));
     let accepted =
         |line: &str| line.strip_prefix("accepted = ").map(|text| text.parse::<u64>().expect("bytes"));
     assert_eq!(plain.lines().filter_map(accepted).count(), BUFFERS.len());
@@ -1167,10 +1029,9 @@ fn a_sender_gets_as_far_ahead_as_the_buffers_of_the_programs_allow() {
 fn raised_while(wait: impl Fn(RawFd) -> i64 + Send + 'static) -> i64 {
     let (sender, receiver) = buffers(1, 0, 1).pair(true);
     fill(sender);
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::fcntl(sender, libc::F_SETFL, 0) }, 0);
+    let_wait(sender);
     let waiter = std::thread::spawn(move || wait(sender));
-    test_service::eventually("it sleeps", || is_any_in("self", &WAITS).then_some(()));
+    await_sleep("self", &WAITS);
     set_option(sender, libc::SOL_SOCKET, libc::SO_SNDBUF, 1 << 20);
     let result = waiter.join().expect("it is over");
     [sender, receiver].into_iter().for_each(test_service::close);
@@ -1186,56 +1047,49 @@ fn end_in_time() {
     unsafe { libc::alarm(test_service::TIMEOUT.as_secs() as u32) };
 }
 
-fn raised(text: &mut String) {
-    end_in_time();
-    tell(text, "send", raised_while(|fd| test_service::send(fd, &[1; 1000], 0)));
-    tell(text, "poll", raised_while(|fd| i64::from(is_writable_at_last(fd))));
-    for events in [libc::EPOLLOUT, libc::EPOLLOUT | libc::EPOLLET] {
-        let by_set = move |fd: RawFd| {
-            let set = test_service::epoll();
-            test_service::control(set, libc::EPOLL_CTL_ADD, fd, events as u32);
-            told(set, 20_000)
-        };
-        tell(text, "wait", raised_while(by_set));
-    }
-}
-
 #[test]
 fn a_raised_buffer_wakes_those_who_wait_for_room() {
-    same("a_raised_buffer_wakes_those_who_wait_for_room", raised);
+    same(|text| {
+        end_in_time();
+        tell(text, "send", raised_while(|fd| test_service::send(fd, &[1; 1000], 0)));
+        tell(text, "poll", raised_while(|fd| i64::from(is_writable_at_last(fd))));
+        for events in [libc::EPOLLOUT, libc::EPOLLOUT | libc::EPOLLET] {
+            let by_set = move |fd: RawFd| {
+                let set = test_service::epoll();
+                add(set, fd, events, 7);
+                told(set, 20_000)
+            };
+            tell(text, "wait", raised_while(by_set));
+        }
+    });
 }
 
 /// Far more than the buffers hold.
 const LONG: usize = 300_000;
 
-fn sent_by_small_buffers(text: &mut String) {
-    end_in_time();
-    for (index, buffers) in [(1, 1), (4096, 1), (1, 16_384), (30_000, 5000)].into_iter().enumerate() {
-        let (sender, receiver) = self::buffers(buffers.0, 0, buffers.1).pair(index % 2 == 0);
-        for fd in [sender, receiver] {
-            // SAFETY: no pointers.
-            assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
-        }
-        let bytes: Vec<u8> = (0..LONG).map(|at| (at * 7 + at / 251) as u8).collect();
-        let expected = bytes.clone();
-        let writer = std::thread::spawn(move || test_service::send(sender, &bytes, index as u64 % 4));
-        let mut all = Vec::new();
-        for round in 0.. {
-            if all.len() == LONG {
-                break;
-            }
-            let length = [1, 3000, 100_000, 64][round % 4].min(LONG - all.len());
-            let (received, piece) = test_service::receive(receiver, length, round as u64 / 4 % 3);
-            assert!(received > 0, "{received} {}", test_service::errno());
-            all.extend(piece);
-        }
-        tell(text, "send", writer.join().expect("it is over"));
-        tell(text, "the same", i64::from(all == expected));
-        [sender, receiver].into_iter().for_each(test_service::close);
-    }
-}
-
 #[test]
 fn small_buffers_pass_every_byte() {
-    same("small_buffers_pass_every_byte", sent_by_small_buffers);
+    same(|text| {
+        end_in_time();
+        for (index, buffers) in [(1, 1), (4096, 1), (1, 16_384), (30_000, 5000)].into_iter().enumerate() {
+            let (sender, receiver) = self::buffers(buffers.0, 0, buffers.1).pair(index % 2 == 0);
+            [sender, receiver].into_iter().for_each(let_wait);
+            let bytes: Vec<u8> = (0..LONG).map(|at| (at * 7 + at / 251) as u8).collect();
+            let expected = bytes.clone();
+            let writer = std::thread::spawn(move || test_service::send(sender, &bytes, index as u64 % 4));
+            let mut all = Vec::new();
+            for round in 0.. {
+                if all.len() == LONG {
+                    break;
+                }
+                let length = [1, 3000, 100_000, 64][round % 4].min(LONG - all.len());
+                let (received, piece) = test_service::receive(receiver, length, round as u64 / 4 % 3);
+                assert!(received > 0, "{received} {}", test_service::errno());
+                all.extend(piece);
+            }
+            tell(text, "send", writer.join().expect("it is over"));
+            tell(text, "the same", i64::from(all == expected));
+            [sender, receiver].into_iter().for_each(test_service::close);
+        }
+    });
 }

@@ -6,25 +6,24 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_testing::{alone, repetitions};
+use bywire_testing::repetitions;
 
+use crate::test_service::roles::in_role;
 use crate::test_service::{self, TestService};
 
 /// A survivor that takes longer hangs: it checks the kernel at least once a second.
 const TIMEOUT: Duration = Duration::from_secs(40);
+/// The test that has all roles.
+const TEST: &str = "a_killed_end_causes_no_wrong_byte_and_no_hang";
 /// The exit status of a survivor that has seen a wrong byte.
 const WRONG: i32 = 42;
 /// The exit status of a talker that lost its peer before it had sent everything.
 const LOST: i32 = 43;
-const TEST: &str = "a_killed_end_causes_no_wrong_byte_and_no_hang";
 
 #[test]
 fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
-    match std::env::var("BYWIRE_TEST_ROLE").as_deref() {
-        Ok("echo") => return echo(),
-        Ok("talk") => return talk(),
-        Ok("pair") => return pair(),
-        _ => {}
+    if test_service::plays(&[("echo", echo), ("talk", talk), ("pair", pair)]) {
+        return;
     }
     let pairing = TestService::new();
     let rounds = repetitions("BYWIRE_ROUNDS", [40, 40, 1000]);
@@ -35,9 +34,7 @@ fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
         let mut delay_us = 8000 + round * 7919 % 40_000;
         if round % 4 < 2 {
             // These were certainly carried.
-            test_service::eventually("it is carried", || {
-                (pairing.status().carried_ever > carried).then_some(())
-            });
+            test_service::eventually("it is carried", || pairing.status().carried_ever > carried);
             delay_us %= 5000;
         }
         std::thread::sleep(Duration::from_micros(delay_us));
@@ -56,7 +53,7 @@ fn a_killed_end_causes_no_wrong_byte_and_no_hang() {
     let status = pairing.status();
     println!("{} of {rounds} rounds were carried", status.carried_ever);
     assert!(status.carried_ever > rounds / 4, "too few were carried for this to prove anything: {status:?}");
-    test_service::eventually("nobody is left", || (pairing.status().processes == 0).then_some(()));
+    test_service::eventually("nobody is left", || pairing.status().processes == 0);
 }
 
 #[test]
@@ -142,9 +139,7 @@ fn command(pairing: &TestService, role: &str, port: u16, calls: u64) -> Command 
     // The service runs without the library.
     let calls = (role != "pair").then_some(calls);
     let mut command = pairing.command(std::env::current_exe().expect("this test"), calls);
-    command
-        .args(alone(TEST))
-        .env("BYWIRE_TEST_ROLE", role)
+    in_role(&mut command, TEST, role)
         .env("BYWIRE_TEST_PORT", port.to_string())
         .env("BYWIRE_TEST_SERVICE", &pairing.service)
         .stdout(Stdio::piped())
@@ -189,7 +184,7 @@ fn echo() {
 
 /// Sends a stream of known bytes, and checks the echo.
 fn talk() {
-    let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
+    let port = test_service::told_port();
     let Ok(mut peer) = TcpStream::connect(("127.0.0.1", port)) else { return };
     let byte = |position: u64| (position.wrapping_mul(0x9E37_79B9) >> 13) as u8;
     let mut position = 0u64;

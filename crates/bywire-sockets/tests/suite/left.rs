@@ -26,7 +26,7 @@ fn a_fault_handler_that_jumps_leaves_no_lock_behind_whatever_its_thread_does_nex
 
 #[test]
 fn signals_that_come_while_a_fault_is_repaired_in_a_copy_are_handled_and_none_stays_blocked() {
-    same("left.c", &[&["faulty_twice"], &["faulty_twice", "sent"]]);
+    same("left.c", &[&["faulty_twice", "alone"], &["faulty_twice", "sent"]]);
 }
 
 #[test]

@@ -9,8 +9,7 @@ use crate::test_service::{Running, TestService};
 
 /// Runs the program until it exits, which must be with success.
 fn lives(words: &[&str]) -> Option<Status> {
-    let pairing = TestService::new();
-    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let (pairing, program) = TestService::with_program("lives.c")?;
     let mut running = Running::start(pairing.command(program, Some(8)).args(words));
     assert!(running.end().success(), "{words:?}");
     Some(pairing.status())
@@ -49,8 +48,7 @@ fn a_constructor_of_a_loaded_library_can_wait_for_a_thread_that_makes_calls() {
 /// Runs the program with a library that it loads in this way, and that was linked with these options. It writes the same as over
 /// TCP.
 fn plugged(how: &str, options: &[&str], is_named: bool) -> Option<Status> {
-    let pairing = TestService::new();
-    let program = pairing.compiled("lives.c", "lives", &["-pthread"])?;
+    let (pairing, program) = TestService::with_program("lives.c")?;
     let words = [&["-shared", "-fPIC", "-DPLUGIN"], options].concat();
     let plugin = pairing.compiled("lives.c", "plugin.so", &words)?;
     let path = if is_named { "plugin.so" } else { plugin.to_str()? };
@@ -205,11 +203,10 @@ fn a_child_in_its_parents_memory_closes_files_without_thread_local_variables() {
 
 #[test]
 fn connections_of_dead_children_are_released() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("lives.c", "lives", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("lives.c") else { return };
     let mut running = Running::start(pairing.command(program, Some(8)).arg("children"));
     assert_eq!(running.hear(), "closed");
-    eventually("it ends for the service", || (pairing.status().carried == 0).then_some(()));
+    eventually("it ends for the service", || pairing.status().carried == 0);
     assert_eq!(pairing.status().carried_ever, 1);
 }
 
@@ -224,8 +221,7 @@ fn a_connection_continues_in_a_program_started_by_execl() {
 
 #[test]
 fn a_connection_with_options_of_its_listener_stays_in_the_kernel() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("calls.c", "calls", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("calls.c") else { return };
     let options = [
         "low",
         "stamp",
@@ -283,15 +279,15 @@ fn single_calls_return_what_they_return_over_tcp() {
     same(
         "calls.c",
         &[
-            &["peeks"],
-            &["no_times"],
+            &["on_ends", "peeks"],
+            &["on_ends", "no_times"],
             &["inherit_no_time"],
-            &["long_times"],
+            &["on_ends", "long_times"],
             &["under_way"],
-            &["lengths"],
-            &["messages"],
-            &["nothing"],
-            &["waits"],
+            &["on_ends", "lengths"],
+            &["on_ends", "messages"],
+            &["on_ends", "nothing"],
+            &["on_ends", "waits"],
         ],
     );
 }

@@ -11,8 +11,7 @@ const BY_TCP: i32 = 3;
 
 /// Runs a loop, with the library or without. Returns its status and output.
 fn runs(words: &[&str], is_carried: bool, keeps_rings: bool) -> Option<(Option<i32>, String, TestService)> {
-    let pairing = TestService::new();
-    let program = pairing.compiled("loops.c", "loops", &["-pthread"])?;
+    let (pairing, program) = TestService::with_program("loops.c")?;
     let mut command = pairing.command(program, is_carried.then_some(4));
     if keeps_rings {
         command.env("BYWIRE_SOCKETS_IO_URING", "1");
@@ -78,7 +77,7 @@ fn a_loop_with_io_uring_stays_in_tcp_and_is_reported() {
         assert_eq!(code, Some(BY_TCP), "{kind}: {:?}", pairing.status());
         // The service counts the connections of an exited program as soon as it has noticed the exit.
         test_service::eventually("each end is counted", || {
-            (pairing.status().not_carried == [(Reason::IoUring, 2 * ENDS)]).then_some(())
+            pairing.status().not_carried == [(Reason::IoUring, 2 * ENDS)]
         });
     }
 }

@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use bywire_testing::{Tier, alone};
+use bywire_testing::Tier;
 
-use crate::test_service::{self, Group, TestService};
+use crate::test_service::roles::{in_role, this_test};
+use crate::test_service::{self, Group, TestService, calls};
 
-const TEST: &str = "thousands_of_connections_are_carried_into_one_server";
 /// Rounds until all of them are carried. Each leaves the kernel by its own calls.
 const ROUNDS_MAX: usize = 60;
 /// Resident memory that an idle connection may use at both ends together.
@@ -24,10 +24,8 @@ fn connections() -> usize {
 
 #[test]
 fn thousands_of_connections_are_carried_into_one_server() {
-    match std::env::var("BYWIRE_TEST_ROLE").as_deref() {
-        Ok("serve") => return serve(),
-        Ok("call") => return call(),
-        _ => {}
+    if test_service::plays(&[("serve", serve), ("call", call)]) {
+        return;
     }
     let connections = connections();
     let limit = test_service::raise_descriptor_limit();
@@ -71,20 +69,13 @@ fn thousands_of_connections_are_carried_into_one_server() {
     let _gone = server.kill();
     let _gone = server.wait();
     test_service::eventually("bytes went through memory for each", || {
-        (pairing.status().bytes >= connections as u64).then_some(())
+        pairing.status().bytes >= connections as u64
     });
 }
 
 fn role(pairing: &TestService, role: &str, port: u16) -> Child {
-    pairing
-        .command(std::env::current_exe().expect("this test"), Some(1))
-        .args(alone(TEST))
-        .env("BYWIRE_TEST_ROLE", role)
-        .env("BYWIRE_TEST_PORT", port.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("an end")
+    let mut command = pairing.program(role, Some(1));
+    command.env("BYWIRE_TEST_PORT", port.to_string()).stdout(Stdio::piped()).spawn().expect("an end")
 }
 
 /// What follows `word` in the next line that begins with it.
@@ -111,11 +102,7 @@ fn serve() {
     println!("\nport {}", listener.local_addr().expect("an address").port());
     std::io::stdout().flush().expect("said");
     let set = test_service::epoll();
-    let add = |fd: RawFd| {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
-        // SAFETY: a live event.
-        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-    };
+    let add = |fd: RawFd| calls::add(set, fd, libc::EPOLLIN, fd as u64);
     add(listener.as_raw_fd());
     let mut peers: std::collections::HashMap<RawFd, TcpStream> = std::collections::HashMap::new();
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 2048];
@@ -146,9 +133,7 @@ fn serve() {
 /// Sends a few bytes on each of its connections after every word, and checks the echo.
 fn call() {
     test_service::raise_descriptor_limit();
-    let port = std::env::var("BYWIRE_TEST_PORT").expect("a port").parse::<u16>().expect("a number");
-    let mut peers: Vec<TcpStream> =
-        (0..connections()).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
+    let mut peers: Vec<TcpStream> = (0..connections()).map(|_| test_service::connected()).collect();
     println!("\nconnected");
     std::io::stdout().flush().expect("said");
     for (round, word) in std::io::stdin().lines().enumerate() {
@@ -167,7 +152,6 @@ fn call() {
     }
 }
 
-const ENOUGH: &str = "a_program_with_all_connections_that_it_can_have_has_mappings_left";
 /// The limit of mappings that the program finds, unless all of the kernel's is used.
 const LIMIT: usize = 16_384;
 /// A program of this file, which finds another limit. It needs mounts of its own.
@@ -197,7 +181,7 @@ fn a_program_with_all_connections_that_it_can_have_has_mappings_left() {
         fs::write(&found, format!("{limit}\n")).expect("written");
         command.args(["--mount", "sh", "-c", UNDER_LIMIT]).arg(found).arg(this);
     }
-    command.args(alone(ENOUGH)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");
+    in_role(&mut command, &this_test(), "driver");
     let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_LIMIT", limit.to_string()));
     assert_eq!(driver.hear(), "right");
     assert!(driver.end().success());
@@ -236,7 +220,6 @@ fn connect_until_it_is_tcp() {
     test_service::say("right");
 }
 
-const BURSTS: &str = "the_memory_of_bursts_goes_back_once_they_are_read";
 const POOLED: usize = 100;
 const BURST_BYTES: usize = 3 << 20;
 /// Memory that idle connections may have, for each hundred of them.
@@ -261,7 +244,7 @@ fn until_back(before_kib: usize, mut wait: impl FnMut()) {
 
 #[test]
 fn the_memory_of_bursts_goes_back_once_they_are_read() {
-    if !test_service::is_driver(BURSTS) {
+    if !test_service::is_driver() {
         return;
     }
     let before_kib = shared_memory_kib();
@@ -288,11 +271,9 @@ fn the_memory_of_bursts_goes_back_once_they_are_read() {
     burst((client, server), 13);
 }
 
-const WAITS: &str = "memory_goes_back_whatever_the_process_waits_for";
-
 #[test]
 fn memory_goes_back_whatever_the_process_waits_for() {
-    if !test_service::is_driver(WAITS) {
+    if !test_service::is_driver() {
         return;
     }
     let pairs: Vec<_> = (0..3).map(|_| test_service::pair()).collect();
@@ -305,9 +286,9 @@ fn memory_goes_back_whatever_the_process_waits_for() {
     let set = test_service::epoll();
     test_service::control(set, libc::EPOLL_CTL_ADD, pairs[0].1, libc::EPOLLIN as u32);
     pairs.iter().for_each(|ends| burst(*ends, 2));
-    until_back(before_kib, || assert!(!wait_in(set, SOON_MS)));
+    until_back(before_kib, || assert!(calls::one_event(set, SOON_MS).is_none()));
     // The thread that sends may wait where this library sees nothing.
-    let sleeper = std::thread::spawn(move || wait_in(set, -1));
+    let sleeper = std::thread::spawn(move || calls::one_event(set, -1).is_some());
     std::thread::sleep(Duration::from_millis(200));
     pairs.iter().skip(1).for_each(|ends| burst(*ends, 3));
     until_back(before_kib, || std::thread::sleep(Duration::from_millis(50)));
@@ -328,34 +309,18 @@ fn memory_goes_back_whatever_the_process_waits_for() {
     burst(pairs[1], 7);
 }
 
-/// Waits for bytes in a set. Returns whether some came.
-fn wait_in(set: RawFd, timeout_ms: i32) -> bool {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event.
-    unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) == 1 }
-}
-
-const BOUNDED: &str = "bursts_that_nobody_reads_end_no_control_group";
 /// The memory of the control group. Rings may have an eighth of it.
 const GROUP_BYTES: u64 = 256 << 20;
 
 #[test]
 fn bursts_that_nobody_reads_end_no_control_group() {
-    if test_service::role().is_some() {
-        return burst_in_group();
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("driver", burst_in_group)]) || !test_service::is_root() {
         return;
     }
-    let Some(group) = Group::new(GROUP_BYTES) else {
-        println!("not run: no control group with a limit of memory can be made here");
-        return;
-    };
+    let Some(group) = Group::new(GROUP_BYTES) else { return };
     let pairing = TestService::new();
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(alone(BOUNDED)).arg("--test-threads=1");
-    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", group.path());
-    let mut driver = test_service::Running::start(command.stdin(Stdio::piped()));
+    let mut command = pairing.program("driver", Some(1));
+    let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_GROUP", group.path()));
     assert_eq!(driver.hear(), "full");
     let told = test_service::eventually("the service is told", || {
         Some(pairing.status().memory).filter(|bytes| *bytes > 0)
@@ -391,28 +356,19 @@ fn burst_in_group() {
     }
 }
 
-const WORKERS: &str = "workers_that_nobody_reads_end_no_control_group";
 /// Processes that a server has forked, and their connections. By themselves each may have 16 MiB in rings.
 const WORKERS_COUNT: usize = 24;
 const WORKERS_PAIRS: usize = 8;
 
 #[test]
 fn workers_that_nobody_reads_end_no_control_group() {
-    if test_service::role().is_some() {
-        return burst_in_workers();
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("driver", burst_in_workers)]) || !test_service::is_root() {
         return;
     }
-    let Some(group) = Group::new(GROUP_BYTES) else {
-        println!("not run: no control group with a limit of memory can be made here");
-        return;
-    };
+    let Some(group) = Group::new(GROUP_BYTES) else { return };
     let pairing = TestService::new();
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(alone(WORKERS)).arg("--test-threads=1");
-    command.env("BYWIRE_TEST_ROLE", "driver").env("BYWIRE_TEST_GROUP", group.path());
-    let mut driver = test_service::Running::start(&mut command);
+    let mut command = pairing.program("driver", Some(1));
+    let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_GROUP", group.path()));
     assert_eq!(driver.hear(), "right");
     assert!(driver.end().success(), "it was killed, or read other bytes");
     let (status, all) = (pairing.status(), WORKERS_COUNT * WORKERS_PAIRS);

@@ -9,12 +9,10 @@ use std::process::{Child, Command, Stdio};
 
 use bywire_pairing::protocol::{SERVICE_VARIABLE, Verdict};
 use bywire_pairing::space::Spaces;
-use bywire_testing::alone;
 use bywire_testing::protocol_client::ProtocolClient;
 
 use crate::test_service::{self, Running, TestService};
 
-const TEST: &str = "only_namespaces_that_are_named_together_are_carried";
 const ROUNDS: u32 = 800;
 const CLIENT: [u8; 4] = [10, 99, 0, 1];
 const SERVER: [u8; 4] = [10, 99, 0, 2];
@@ -77,7 +75,7 @@ impl Apart {
 
     /// Runs a role of this test in this namespace, with the library.
     fn role(&self, pairing: &TestService, role: &str) -> Command {
-        let this = pairing.command(std::env::current_exe().expect("this test"), Some(4));
+        let this = pairing.program(role, Some(4));
         let mut command = self.enter();
         for (name, value) in this.get_envs() {
             if let Some(value) = value
@@ -88,8 +86,7 @@ impl Apart {
         }
         // `nsenter` itself must not have it.
         command.arg("env").arg(format!("LD_PRELOAD={}", TestService::library().display()));
-        command.arg(this.get_program()).args(alone(TEST)).arg("--test-threads=1");
-        command.env("BYWIRE_TEST_ROLE", role).stdin(Stdio::piped());
+        command.arg(this.get_program()).args(this.get_args()).stdin(Stdio::piped());
         command
     }
 }
@@ -113,13 +110,8 @@ fn network() -> Option<[Apart; 4]> {
 
 #[test]
 fn only_namespaces_that_are_named_together_are_carried() {
-    match test_service::role().as_deref() {
-        Some("serve") => return serve(),
-        Some("talk") => return talk(),
-        Some("steal") => return steal(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", serve), ("talk", talk), ("steal", steal)]) || !test_service::is_root()
+    {
         return;
     }
     let Some([client, server, stranger, _bridge]) = network() else { return };
@@ -150,12 +142,7 @@ fn only_namespaces_that_are_named_together_are_carried() {
 }
 
 fn serve() {
-    let listener = bound(SERVER, SERVER_PORT);
-    // SAFETY: a bound socket of ours.
-    let listener = unsafe {
-        assert_eq!(libc::listen(listener, 8), 0);
-        TcpListener::from_raw_fd(listener)
-    };
+    let listener = listening();
     test_service::say("listens");
     let (mut peer, _) = listener.accept().expect("accept");
     test_service::give_back(&mut peer, || true);
@@ -173,12 +160,7 @@ fn talk() {
 
 /// Has a connection of the same two addresses, and offers both of its ends.
 fn steal() {
-    let listener = bound(SERVER, SERVER_PORT);
-    // SAFETY: a bound socket of ours.
-    let listener = unsafe {
-        assert_eq!(libc::listen(listener, 8), 0);
-        TcpListener::from_raw_fd(listener)
-    };
+    let listener = listening();
     let near = connected();
     let (far, _) = listener.accept().expect("accept");
     let service = test_service::told(SERVICE_VARIABLE);
@@ -215,6 +197,15 @@ fn bound(ip: [u8; 4], port: u16) -> i32 {
         libc::setsockopt(fd, libc::SOL_SOCKET, REUSE, (&raw const one).cast(), 4);
         assert_eq!(libc::bind(fd, (&raw const ours).cast(), size_of_val(&ours) as u32), 0, "{ip:?}:{port}");
         fd
+    }
+}
+
+fn listening() -> TcpListener {
+    let listener = bound(SERVER, SERVER_PORT);
+    // SAFETY: a bound socket of ours.
+    unsafe {
+        assert_eq!(libc::listen(listener, 8), 0);
+        TcpListener::from_raw_fd(listener)
     }
 }
 

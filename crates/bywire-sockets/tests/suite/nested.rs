@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use bywire_testing::Tier;
 
 use crate::test_service;
+use crate::test_service::calls;
 use crate::test_service::same::{pair, same, tell};
 
 /// How long nothing comes. An event that is reported wrongly is there at once.
@@ -30,9 +31,7 @@ fn events(set: RawFd, room: usize, timeout_ms: i32) -> (i64, Vec<u64>) {
 }
 
 fn register(set: RawFd, operation: i32, fd: RawFd, mode: i32, data: u64) -> i64 {
-    let mut event = libc::epoll_event { events: (libc::EPOLLIN | mode) as u32, u64: data };
-    // SAFETY: a live event.
-    unsafe { libc::epoll_ctl(set, operation, fd, &raw mut event) }.into()
+    calls::register(set, operation, fd, libc::EPOLLIN | mode, data)
 }
 
 /// Sets of which each is within the next one.
@@ -115,22 +114,20 @@ impl Random {
     }
 }
 
-fn walks(text: &mut String) {
-    for seed in 1..=60u64 {
-        writeln!(text, "seed {seed}").expect("a string");
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let pairs = (0..1 + seed % 3).map(|_| pair()).collect();
-        let chain = Chain::new(text, pairs, &mut random);
-        for _ in 0..80 {
-            chain.step(text, &mut random);
-        }
-        chain.close();
-    }
-}
-
 #[test]
 fn sets_within_sets_report_what_the_kernels_report() {
-    same("sets_within_sets_report_what_the_kernels_report", walks);
+    same(|text| {
+        for seed in 1..=60u64 {
+            writeln!(text, "seed {seed}").expect("a string");
+            let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let pairs = (0..1 + seed % 3).map(|_| pair()).collect();
+            let chain = Chain::new(text, pairs, &mut random);
+            for _ in 0..80 {
+                chain.step(text, &mut random);
+            }
+            chain.close();
+        }
+    });
 }
 
 /// Sets of this number, each within the next one.
@@ -142,42 +139,31 @@ fn nested(text: &mut String, depth: usize, mode: i32) -> Vec<RawFd> {
     sets
 }
 
-fn read_without_a_wait(text: &mut String) {
-    for depth in 2..=5 {
-        for mode in [0, libc::EPOLLET] {
-            let (client, server) = pair();
-            let sets = nested(text, depth, mode);
-            tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, mode, 1));
-            for _ in 0..3 {
-                tell(text, "send", test_service::send(client, b"words", 0));
-                for set in sets.iter().rev() {
-                    tell(text, &format!("something {:?}", events(*set, 4, 0).1), 0);
-                }
-                tell(text, "receive", test_service::receive(server, 5, 0).0);
-                for set in sets.iter().rev() {
-                    tell(text, "nothing", events(*set, 4, silence_ms()).0);
-                }
-                tell(text, "send", test_service::send(client, b"words", 0));
-                tell(text, "receive", test_service::receive(server, 5, 0).0);
-                tell(text, "nothing", events(sets[depth - 1], 1, silence_ms()).0);
-                tell(text, "poll", test_service::poll(sets[depth - 1], libc::POLLIN).0);
-            }
-        }
-    }
-}
-
 #[test]
 fn an_outer_set_is_not_ready_for_bytes_that_were_read() {
-    same("an_outer_set_is_not_ready_for_bytes_that_were_read", read_without_a_wait);
-}
-
-/// The number of threads of this process that wait for a set.
-fn waiting() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-    let waits = |task: &std::fs::DirEntry| {
-        std::fs::read_to_string(task.path().join("syscall")).is_ok_and(|call| call.starts_with("232 "))
-    };
-    tasks.filter_map(Result::ok).filter(waits).count()
+    same(|text| {
+        for depth in 2..=5 {
+            for mode in [0, libc::EPOLLET] {
+                let (client, server) = pair();
+                let sets = nested(text, depth, mode);
+                tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, mode, 1));
+                for _ in 0..3 {
+                    tell(text, "send", test_service::send(client, b"words", 0));
+                    for set in sets.iter().rev() {
+                        tell(text, &format!("something {:?}", events(*set, 4, 0).1), 0);
+                    }
+                    tell(text, "receive", test_service::receive(server, 5, 0).0);
+                    for set in sets.iter().rev() {
+                        tell(text, "nothing", events(*set, 4, silence_ms()).0);
+                    }
+                    tell(text, "send", test_service::send(client, b"words", 0));
+                    tell(text, "receive", test_service::receive(server, 5, 0).0);
+                    tell(text, "nothing", events(sets[depth - 1], 1, silence_ms()).0);
+                    tell(text, "poll", test_service::poll(sets[depth - 1], libc::POLLIN).0);
+                }
+            }
+        }
+    });
 }
 
 /// A thread that waits for one event of a set.
@@ -187,7 +173,7 @@ impl Sleeper {
     /// Starts it beside `others`, and waits until it sleeps.
     fn start(set: RawFd, others: usize) -> Self {
         let thread = std::thread::spawn(move || events(set, 4, 20_000));
-        test_service::eventually("it sleeps", || (waiting() > others).then_some(()));
+        test_service::eventually("it sleeps", || calls::threads_in("self", &["232 "]) > others);
         Self(thread)
     }
 
@@ -202,118 +188,102 @@ impl Sleeper {
     }
 }
 
-fn sleepers(text: &mut String) {
-    for depth in 2..=4 {
-        for mode in [0, libc::EPOLLET] {
-            let ((client, server), (_other, idle)) = (pair(), pair());
-            let sets = nested(text, depth, mode);
-            let (inner, outer) = (sets[0], sets[depth - 1]);
-            tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, server, mode, 1));
-            for _ in 0..2 {
-                tell(text, "nothing", events(outer, 4, 0).0);
-                let sleeper = Sleeper::start(outer, 0);
-                tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, idle, mode, 2));
-                tell(text, "it sleeps on", sleeper.is_undisturbed().into());
-                tell(text, "send", test_service::send(client, b"words", 0));
-                sleeper.told(text, "the outer one");
-                tell(text, &format!("the inner one {:?}", events(inner, 4, 0).1), 0);
-                tell(text, "receive", test_service::receive(server, 5, 0).0);
-                if mode == 0 {
-                    // Two sleep, and both are woken. Edge-triggered, the inner one might leave nothing to the other.
-                    let inner_sleeper = Sleeper::start(inner, 0);
-                    let sleeper = Sleeper::start(outer, 1);
-                    tell(text, "send", test_service::send(client, b"words", 0));
-                    inner_sleeper.told(text, "asleep in the inner one");
-                    sleeper.told(text, "asleep in the outer one");
-                    tell(text, "receive", test_service::receive(server, 5, 0).0);
-                    tell(text, "nothing", events(outer, 4, silence_ms()).0);
-                }
-                // The inner set by itself.
-                for set in &sets[1..] {
-                    tell(text, "remove", register(*set, libc::EPOLL_CTL_DEL, sets[0], 0, 0));
-                }
-                let sleeper = Sleeper::start(inner, 0);
-                tell(text, "send", test_service::send(client, b"words", 0));
-                sleeper.told(text, "asleep in a set that is in no other");
-                tell(text, "receive", test_service::receive(server, 5, 0).0);
-                tell(text, "nothing", events(outer, 4, 0).0);
-                tell(text, "add", register(sets[1], libc::EPOLL_CTL_ADD, sets[0], mode, 7));
-                tell(text, "remove", register(inner, libc::EPOLL_CTL_DEL, idle, 0, 0));
-            }
-        }
-    }
-}
-
 #[test]
 fn sleepers_in_inner_and_outer_sets_are_woken() {
-    same("sleepers_in_inner_and_outer_sets_are_woken", sleepers);
+    same(|text| {
+        for depth in 2..=4 {
+            for mode in [0, libc::EPOLLET] {
+                let ((client, server), (_other, idle)) = (pair(), pair());
+                let sets = nested(text, depth, mode);
+                let (inner, outer) = (sets[0], sets[depth - 1]);
+                tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, server, mode, 1));
+                for _ in 0..2 {
+                    tell(text, "nothing", events(outer, 4, 0).0);
+                    let sleeper = Sleeper::start(outer, 0);
+                    tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, idle, mode, 2));
+                    tell(text, "it sleeps on", sleeper.is_undisturbed().into());
+                    tell(text, "send", test_service::send(client, b"words", 0));
+                    sleeper.told(text, "the outer one");
+                    tell(text, &format!("the inner one {:?}", events(inner, 4, 0).1), 0);
+                    tell(text, "receive", test_service::receive(server, 5, 0).0);
+                    if mode == 0 {
+                        // Two sleep, and both are woken. Edge-triggered, the inner one might leave nothing to the other.
+                        let inner_sleeper = Sleeper::start(inner, 0);
+                        let sleeper = Sleeper::start(outer, 1);
+                        tell(text, "send", test_service::send(client, b"words", 0));
+                        inner_sleeper.told(text, "asleep in the inner one");
+                        sleeper.told(text, "asleep in the outer one");
+                        tell(text, "receive", test_service::receive(server, 5, 0).0);
+                        tell(text, "nothing", events(outer, 4, silence_ms()).0);
+                    }
+                    // The inner set by itself.
+                    for set in &sets[1..] {
+                        tell(text, "remove", register(*set, libc::EPOLL_CTL_DEL, sets[0], 0, 0));
+                    }
+                    let sleeper = Sleeper::start(inner, 0);
+                    tell(text, "send", test_service::send(client, b"words", 0));
+                    sleeper.told(text, "asleep in a set that is in no other");
+                    tell(text, "receive", test_service::receive(server, 5, 0).0);
+                    tell(text, "nothing", events(outer, 4, 0).0);
+                    tell(text, "add", register(sets[1], libc::EPOLL_CTL_ADD, sets[0], mode, 7));
+                    tell(text, "remove", register(inner, libc::EPOLL_CTL_DEL, idle, 0, 0));
+                }
+            }
+        }
+    });
 }
 
 fn busy_for(text: &mut String, what: &str, work: impl FnOnce()) {
-    let used_ms = || {
-        // SAFETY: noughts are a value, which is overwritten.
-        let usage = unsafe {
-            let mut usage = std::mem::zeroed::<libc::rusage>();
-            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
-            usage
-        };
-        let times = [usage.ru_utime, usage.ru_stime];
-        times.iter().map(|time| time.tv_sec * 1000 + time.tv_usec / 1000).sum::<i64>()
-    };
-    let before = used_ms();
+    let before = calls::used_ms();
     work();
-    tell(text, what, i64::from(used_ms() - before > SPUN_MS));
-}
-
-fn read_elsewhere(text: &mut String) {
-    let (client, server) = pair();
-    let sets = nested(text, 3, 0);
-    tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, 0, 1));
-    for set in sets.iter().rev() {
-        tell(text, "send", test_service::send(client, b"words", 0));
-        tell(text, "it has something", events(sets[2], 4, 20_000).0);
-        tell(text, "receive", test_service::receive(server, 5, 0).0);
-        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
-    }
-    // A connection that is gone leaves nothing in the set.
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it has something", events(sets[2], 4, 20_000).0);
-    test_service::close(server);
-    for set in &sets {
-        busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
-        tell(text, "poll", test_service::poll(*set, libc::POLLIN).0);
-    }
+    tell(text, what, i64::from(calls::used_ms() - before > SPUN_MS));
 }
 
 #[test]
 fn a_wait_for_a_set_that_was_ready_sleeps() {
-    same("a_wait_for_a_set_that_was_ready_sleeps", read_elsewhere);
-}
-
-fn forked(text: &mut String) {
-    let (client, server) = pair();
-    let sets = nested(text, 2, 0);
-    tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, 0, 1));
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it has something", events(sets[1], 4, 20_000).0);
-    // A child has copies of everything, and closes nothing before its end.
-    let in_child = test_service::in_child(|| {
-        let ready = events(sets[1], 4, 20_000).0 == 1 && events(sets[0], 4, 20_000).0 == 1;
-        let (received, _) = test_service::receive(server, 5, 0);
-        let mut spins = String::new();
-        busy_for(&mut spins, "it spins", || assert_eq!(events(sets[0], 1, REST_MS).0, 0));
-        ready && received == 5 && spins.contains("= 0") && events(sets[0], 4, 0).0 == 0
+    same(|text| {
+        let (client, server) = pair();
+        let sets = nested(text, 3, 0);
+        tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, 0, 1));
+        for set in sets.iter().rev() {
+            tell(text, "send", test_service::send(client, b"words", 0));
+            tell(text, "it has something", events(sets[2], 4, 20_000).0);
+            tell(text, "receive", test_service::receive(server, 5, 0).0);
+            busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
+        }
+        // A connection that is gone leaves nothing in the set.
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it has something", events(sets[2], 4, 20_000).0);
+        test_service::close(server);
+        for set in &sets {
+            busy_for(text, "it spins", || tell(&mut String::new(), "", events(*set, 1, REST_MS).0));
+            tell(text, "poll", test_service::poll(*set, libc::POLLIN).0);
+        }
     });
-    tell(text, "the child", in_child);
-    tell(text, "nothing in the inner one", events(sets[0], 4, 0).0);
-    tell(text, "send", test_service::send(client, b"words", 0));
-    tell(text, "it has something", events(sets[1], 4, 20_000).0);
-    tell(text, "it has something", events(sets[0], 4, 20_000).0);
-    tell(text, "receive", test_service::receive(server, 5, 0).0);
-    tell(text, "nothing", events(sets[1], 4, silence_ms()).0);
 }
 
 #[test]
 fn a_forked_child_uses_sets_within_sets() {
-    same("a_forked_child_uses_sets_within_sets", forked);
+    same(|text| {
+        let (client, server) = pair();
+        let sets = nested(text, 2, 0);
+        tell(text, "add", register(sets[0], libc::EPOLL_CTL_ADD, server, 0, 1));
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it has something", events(sets[1], 4, 20_000).0);
+        // A child has copies of everything, and closes nothing before its end.
+        let in_child = test_service::in_child(|| {
+            let ready = events(sets[1], 4, 20_000).0 == 1 && events(sets[0], 4, 20_000).0 == 1;
+            let (received, _) = test_service::receive(server, 5, 0);
+            let mut spins = String::new();
+            busy_for(&mut spins, "it spins", || assert_eq!(events(sets[0], 1, REST_MS).0, 0));
+            ready && received == 5 && spins.contains("= 0") && events(sets[0], 4, 0).0 == 0
+        });
+        tell(text, "the child", in_child);
+        tell(text, "nothing in the inner one", events(sets[0], 4, 0).0);
+        tell(text, "send", test_service::send(client, b"words", 0));
+        tell(text, "it has something", events(sets[1], 4, 20_000).0);
+        tell(text, "it has something", events(sets[0], 4, 20_000).0);
+        tell(text, "receive", test_service::receive(server, 5, 0).0);
+        tell(text, "nothing", events(sets[1], 4, silence_ms()).0);
+    });
 }

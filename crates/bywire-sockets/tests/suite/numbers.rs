@@ -4,42 +4,27 @@
 use std::os::fd::RawFd;
 use std::ptr;
 
-use bywire_testing::alone;
 use libc::{epoll_event, fd_set, pollfd, timespec, timeval};
 
 use crate::test_service::{self, TestService};
 
-const WAITS: &str = "every_wait_by_system_call_number_sees_the_rings";
-const USERS: &str = "a_program_that_changes_its_user_is_carried_before_and_after";
 const ROUNDS: u8 = 40;
 /// `epoll_pwait2` of asm/unistd_64.h.
 const SYS_EPOLL_PWAIT2: i64 = 441;
 /// A user that owns nothing, on every system.
 const NOBODY: u32 = 65534;
 
-/// Runs `role` of this file with the library. Returns how many connections were carried.
-fn carried(test: &str) -> u64 {
+/// Runs this test with the library. Returns how many connections were carried.
+fn carried() -> u64 {
     let pairing = TestService::new();
-    let output = pairing
-        .command(std::env::current_exe().expect("this test"), Some(1))
-        .args(alone(test))
-        .arg("--test-threads=1")
-        .env("BYWIRE_TEST_ROLE", "driver")
-        .output()
-        .expect("the driver");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    pairing.drive(1);
     pairing.status().carried_ever
-}
-
-fn is_driver() -> bool {
-    std::env::var_os("BYWIRE_TEST_ROLE").is_some()
 }
 
 #[test]
 fn every_wait_by_system_call_number_sees_the_rings() {
-    if !is_driver() {
-        assert_eq!(carried(WAITS), WAYS.len() as u64);
+    if test_service::role().is_none() {
+        assert_eq!(carried(), WAYS.len() as u64);
         return;
     }
     for (way, wait) in WAYS {
@@ -153,8 +138,8 @@ fn a_program_that_changes_its_user_is_carried_before_and_after() {
         println!("not run: only root may become another user");
         return;
     }
-    if !is_driver() {
-        assert_eq!(carried(USERS), 4);
+    if test_service::role().is_none() {
+        assert_eq!(carried(), 4);
         return;
     }
     // One connection from before continues, whether it was carried or not. Another one is made afterwards.

@@ -1,16 +1,12 @@
 //! Peers that ask for their bytes back, and have no room for them, delay nobody else.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use bywire_testing::alone;
+use crate::test_service::{self, Running, TestService, calls};
 
-use crate::test_service::{self, Running, TestService};
-
-const TEST: &str = "a_loop_serves_while_a_hundred_peers_take_their_bytes_back";
 const PEERS: usize = 100;
 /// Bytes that each of them is sent and does not receive.
 const FLOOD_BYTES: usize = 1 << 20;
@@ -22,18 +18,12 @@ const HONEST_MAX: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_loop_serves_while_a_hundred_peers_take_their_bytes_back() {
-    match test_service::role().as_deref() {
-        Some("serve") => return serve(),
-        Some("ask back") => return ask_back(),
-        Some("talk") => return talk(),
-        _ => {}
+    if test_service::plays(&[("serve", serve), ("ask back", ask_back), ("talk", talk)]) {
+        return;
     }
     let pairing = TestService::new();
-    let start = |role: &str, port: &str| {
-        let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(4));
-        command.args(alone(TEST)).arg("--test-threads=1").stdin(Stdio::piped());
-        Running::start(command.env("BYWIRE_TEST_ROLE", role).env("BYWIRE_TEST_PORT", port))
-    };
+    let start =
+        |role: &str, port: &str| Running::start(pairing.program(role, Some(4)).env("BYWIRE_TEST_PORT", port));
     let mut server = start("serve", "");
     let port = server.hear();
     let mut honest = start("talk", &port);
@@ -46,21 +36,12 @@ fn a_loop_serves_while_a_hundred_peers_take_their_bytes_back() {
     assert!(pairing.status().carried_ever > PEERS as u64, "{:?}", pairing.status());
 }
 
-fn port() -> u16 {
-    test_service::told("BYWIRE_TEST_PORT").parse().expect("a number")
-}
-
 /// A non-blocking loop: echoes what it receives, and floods the clients that request it.
 fn serve() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let listener = test_service::announced();
     listener.set_nonblocking(true).expect("non-blocking");
     let set = test_service::epoll();
-    let add = |fd: RawFd| {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
-        // SAFETY: a live event.
-        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-    };
+    let add = |fd: RawFd| calls::add(set, fd, libc::EPOLLIN, fd as u64);
     add(listener.as_raw_fd());
     let mut flooded = Vec::new();
     loop {
@@ -81,12 +62,6 @@ fn serve() {
     }
 }
 
-fn set_buffer(fd: RawFd, which: i32, size: i32) {
-    let place = (&raw const size).cast();
-    // SAFETY: a live int.
-    assert_eq!(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, which, place, 4) }, 0);
-}
-
 fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
     let (received, bytes) = test_service::receive(fd, 4096, 0);
     if received <= 0 {
@@ -96,7 +71,7 @@ fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
         let flood = vec![1; FLOOD_BYTES];
         assert_eq!(test_service::send(fd, &flood, 0), FLOOD_BYTES as i64, "a ring holds that");
         // From here on the kernel has little room.
-        set_buffer(fd, libc::SO_SNDBUF, 32 << 10);
+        calls::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 32 << 10);
         flooded.push(fd);
     } else if bytes.contains(&COUNTS) {
         let owed = flooded.iter().filter(|fd| test_service::kernel_given(**fd) < FLOOD_BYTES as u64);
@@ -126,10 +101,10 @@ fn connect_with_a_tiny_window() -> TcpStream {
     // SAFETY: no pointers; a descriptor that nobody else has; a live int and a live address.
     let peer = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-        set_buffer(fd, libc::SO_RCVBUF, 4096);
+        calls::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 4096);
         let mut address: libc::sockaddr_in = std::mem::zeroed();
         address.sin_family = libc::AF_INET as u16;
-        address.sin_port = port().to_be();
+        address.sin_port = test_service::told_port().to_be();
         address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
         let length = size_of_val(&address) as u32;
         assert_eq!(libc::connect(fd, (&raw const address).cast(), length), 0, "{}", test_service::errno());
@@ -141,7 +116,7 @@ fn connect_with_a_tiny_window() -> TcpStream {
 
 /// An honest client, before and after.
 fn talk() {
-    let mut peer = TcpStream::connect(("127.0.0.1", port())).expect("connect");
+    let mut peer = test_service::connected();
     peer.set_nodelay(true).expect("at once");
     let mut other = peer.try_clone().expect("a copy");
     test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut other, 1));

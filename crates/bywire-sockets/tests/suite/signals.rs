@@ -4,11 +4,8 @@ use std::os::fd::RawFd;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use bywire_testing::alone;
+use crate::test_service::{self, Running, TestService, calls};
 
-use crate::test_service::{self, Running, TestService};
-
-const TEST: &str = "a_handler_sends_over_the_connection_that_it_interrupts";
 const ROUNDS: usize = 20_000;
 const BLOCK: [u8; 100] = [b'm'; 100];
 const EVERY_NS: i64 = 30_000;
@@ -18,37 +15,27 @@ static SENT: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn a_handler_sends_over_the_connection_that_it_interrupts() {
-    if std::env::var_os("BYWIRE_TEST_ROLE").is_some() {
+    if test_service::role().is_some() {
         return interrupted();
     }
     let pairing = TestService::new();
-    let output = pairing
-        .command(std::env::current_exe().expect("this test"), Some(1))
-        .args(alone(TEST))
-        .env("BYWIRE_TEST_ROLE", "interrupted")
-        .output()
-        .expect("the driver");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(pairing.status().carried_ever, 1, "{said}");
+    pairing.drive(1);
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 #[test]
 fn the_receive_after_a_jump_gets_the_bytes() {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled("jumps.c", "jumps", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program("jumps.c") else { return };
     let mut running = Running::start(pairing.command(program, Some(8)).stdin(Stdio::piped()));
     // Both before it was carried and afterwards.
-    test_service::eventually("it is carried", || (pairing.status().carried_ever == 1).then_some(()));
+    test_service::eventually("it is carried", || pairing.status().carried_ever == 1);
     drop(running.child.stdin.take());
     assert!(running.end().success());
 }
 
-const LAST_MOMENT: &str = "a_signal_in_the_last_moment_before_a_sleep_ends_the_receive";
-
 #[test]
 fn a_signal_in_the_last_moment_before_a_sleep_ends_the_receive() {
-    if std::env::var_os("BYWIRE_TEST_ROLE").is_some() {
+    if test_service::role().is_some() {
         return interrupted_before_it_sleeps();
     }
     let pairing = TestService::new();
@@ -56,16 +43,10 @@ fn a_signal_in_the_last_moment_before_a_sleep_ends_the_receive() {
     else {
         return;
     };
-    let output = pairing
-        .command(std::env::current_exe().expect("this test"), Some(1))
-        .args(alone(LAST_MOMENT))
-        .env("BYWIRE_TEST_ROLE", "interrupted")
-        .env("LD_PRELOAD", format!("{} {}", TestService::library().display(), interrupting.display()))
-        .output()
-        .expect("the driver");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(pairing.status().carried_ever, 1, "{said}");
+    let mut command = pairing.program("driver", Some(1));
+    command.env("LD_PRELOAD", format!("{} {}", TestService::library().display(), interrupting.display()));
+    assert!(Running::start(&mut command).end().success());
+    assert_eq!(pairing.status().carried_ever, 1);
 }
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
@@ -76,13 +57,7 @@ extern "C" fn count(_signal: i32) {
 
 fn interrupted_before_it_sleeps() {
     let (client, server) = test_service::same::pair();
-    let handler: extern "C" fn(i32) = count;
-    // SAFETY: live structures; noughts are a valid action.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as usize;
-        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
-    }
+    calls::handle(libc::SIGUSR1, count, 0);
     // Otherwise the receive would never end.
     std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_secs(20));
@@ -115,11 +90,9 @@ fn interrupted() {
     let every = libc::timespec { tv_sec: 0, tv_nsec: EVERY_NS };
     let pace = libc::itimerspec { it_interval: every, it_value: every };
     let mut timer: libc::timer_t = std::ptr::null_mut();
+    calls::handle(libc::SIGALRM, handler, 0);
     // SAFETY: live structures; noughts are a valid action, and a valid event.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as usize;
-        assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()), 0);
         let mut told: libc::sigaction = std::mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGALRM, std::ptr::null(), &raw mut told), 0);
         assert_eq!((told.sa_sigaction, told.sa_flags), (handler as usize, 0), "the program's own is told");
@@ -149,7 +122,7 @@ fn interrupted() {
     let expected = ROUNDS * BLOCK.len() + SENT.load(Ordering::Relaxed) as usize;
     test_service::eventually("all is received", || {
         take(server, &mut bytes);
-        (bytes.len() >= expected).then_some(())
+        bytes.len() >= expected
     });
     println!("{} signals", SENT.load(Ordering::Relaxed));
     assert_eq!(bytes.len(), expected);

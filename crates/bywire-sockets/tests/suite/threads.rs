@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::test_service::calls::{self, add, one_event};
 use crate::test_service::{self, is_driver};
 
 /// Two ends of a connection that is carried both ways.
@@ -18,15 +19,12 @@ fn carried_pair(waits: bool) -> (RawFd, RawFd) {
 
 /// Makes their calls block.
 fn let_wait(ends: (RawFd, RawFd)) {
-    for fd in [ends.0, ends.1] {
-        // SAFETY: no pointers.
-        unsafe { libc::fcntl(fd, libc::F_SETFL, 0) };
-    }
+    [ends.0, ends.1].into_iter().for_each(calls::let_wait);
 }
 
 #[test]
 fn a_read_of_no_bytes_does_not_sleep() {
-    if !is_driver("a_read_of_no_bytes_does_not_sleep") {
+    if !is_driver() {
         return;
     }
     let (client, _server) = carried_pair(true);
@@ -45,7 +43,7 @@ fn a_read_of_no_bytes_does_not_sleep() {
 
 #[test]
 fn a_receive_keeps_its_timeout_from_the_ring_to_the_kernel() {
-    if !is_driver("a_receive_keeps_its_timeout_from_the_ring_to_the_kernel") {
+    if !is_driver() {
         return;
     }
     let (client, server) = carried_pair(true);
@@ -70,7 +68,7 @@ fn a_receive_keeps_its_timeout_from_the_ring_to_the_kernel() {
 
 #[test]
 fn a_receiver_killed_asleep_delays_nobody() {
-    if !is_driver("a_receiver_killed_asleep_delays_nobody") {
+    if !is_driver() {
         return;
     }
     // The service runs and knows this program, so the following does not wait for it.
@@ -85,18 +83,10 @@ fn a_receiver_killed_asleep_delays_nobody() {
                 assert_eq!(test_service::receive(to, 1, 0).0, 1);
             }
         }
-        // SAFETY: the child makes one call, and is killed by this process.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                let mut byte = 0u8;
-                libc::recv(server, (&raw mut byte).cast(), 1, 0);
-                libc::_exit(0);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
+        let child = test_service::child(|| test_service::receive(server, 1, 0).0 as i32);
+        std::thread::sleep(Duration::from_millis(20));
+        calls::signal(child as u32, libc::SIGKILL);
+        test_service::end_of(child);
         for byte in [b"1", b"2"] {
             assert_eq!(test_service::send(client, byte, 0), 1);
             assert_eq!(test_service::receive(server, 1, 0), (1, byte.to_vec()), "after {rounds} rounds");
@@ -105,23 +95,9 @@ fn a_receiver_killed_asleep_delays_nobody() {
     }
 }
 
-/// One event of a set, by its data.
-fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
-    (found == 1).then_some(event.u64)
-}
-
-fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
-    let mut event = libc::epoll_event { events: events as u32, u64: number };
-    // SAFETY: a live event.
-    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-}
-
 #[test]
 fn a_full_event_array_has_room_for_the_kernels_events() {
-    if !is_driver("a_full_event_array_has_room_for_the_kernels_events") {
+    if !is_driver() {
         return;
     }
     let (client, server) = carried_pair(false);
@@ -142,7 +118,7 @@ fn a_full_event_array_has_room_for_the_kernels_events() {
 
 #[test]
 fn another_thread_gets_events_that_exceed_an_array() {
-    if !is_driver("another_thread_gets_events_that_exceed_an_array") {
+    if !is_driver() {
         return;
     }
     let pairs = [carried_pair(false), carried_pair(false)];
@@ -161,7 +137,7 @@ fn another_thread_gets_events_that_exceed_an_array() {
                 let round = TAKEN[number].fetch_add(1, Ordering::SeqCst) + 1;
                 // It returns only when the other connection's event was taken, by the other thread.
                 test_service::eventually("the other thread takes the other one", || {
-                    (TAKEN[1 - number].load(Ordering::SeqCst) >= round).then_some(())
+                    TAKEN[1 - number].load(Ordering::SeqCst) >= round
                 });
             }
         });
@@ -173,7 +149,7 @@ fn another_thread_gets_events_that_exceed_an_array() {
             assert_eq!(test_service::send(client, b"!", 0), 1);
         }
         test_service::eventually("both are taken", || {
-            TAKEN.iter().all(|taken| taken.load(Ordering::SeqCst) == round).then_some(())
+            TAKEN.iter().all(|taken| taken.load(Ordering::SeqCst) == round)
         });
     }
 }

@@ -2,10 +2,9 @@
 //! nothing else.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, SERVICE_VARIABLE, VERSION, Verdict};
@@ -14,6 +13,8 @@ use bywire_pairing::status;
 use bywire_sys::socket::Received;
 use bywire_testing::protocol_client::ProtocolClient;
 
+use crate::test_service::calls::{await_sleep, one_event};
+use crate::test_service::roles::streams;
 use crate::test_service::{self, Group, Running, TestService};
 
 const SERVER: u32 = 4001;
@@ -23,29 +24,16 @@ const ROUNDS: u32 = 400;
 /// How the server waits for the client's bytes.
 const WAYS: [&str; 3] = ["blocking", "poll", "epoll"];
 
-const CARRIED: &str = "programs_of_two_users_are_carried_and_each_user_sees_its_own";
-
 #[test]
 fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
-    match test_service::role().as_deref() {
-        Some("serve") => return serve(),
-        Some("talk") => return talk(),
-        Some("look") => return look(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", serve), ("talk", talk), ("look", look)]) || !test_service::is_root() {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, CARRIED, "serve"));
-    let port = server.hear();
+    let (_server, port) = start_server(&pairing);
     let mut clients: Vec<_> = [CLIENT, SERVER, 0]
         .into_iter()
-        .map(|user| {
-            Running::start(
-                pairing.user(user, CARRIED, "talk").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()),
-            )
-        })
+        .map(|user| Running::start(pairing.user(user, "talk").env("BYWIRE_TEST_PORT", &port)))
         .collect();
     for client in &mut clients {
         assert_eq!(client.hear(), "right");
@@ -55,7 +43,7 @@ fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
     let all = pairing.status();
     assert_eq!((all.carried, all.carried_ever), (3 * ways, 3 * ways), "{all:?}");
     let seen = |user: u32| {
-        let mut other = Running::start(pairing.user(user, CARRIED, "look").env_remove("LD_PRELOAD"));
+        let mut other = Running::start(pairing.user(user, "look").env_remove("LD_PRELOAD"));
         other.hear()
     };
     assert_eq!(seen(SERVER), format!("2 {}", 3 * ways), "its server and one client");
@@ -65,10 +53,16 @@ fn programs_of_two_users_are_carried_and_each_user_sees_its_own() {
     clients.iter_mut().for_each(|client| drop(client.child.stdin.take()));
 }
 
+/// The role `serve` of a test, and the port that it has announced.
+fn start_server(pairing: &TestService) -> (Running, String) {
+    let mut server = Running::start(&mut pairing.user(SERVER, "serve"));
+    let port = server.hear();
+    (server, port)
+}
+
 /// Echoes on one connection after the other, each with another kind of wait.
 fn serve() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let listener = test_service::announced();
     let mut threads = Vec::new();
     for _ in 0..3 * WAYS.len() {
         let (peer, _) = listener.accept().expect("accept");
@@ -86,7 +80,7 @@ fn echo(mut peer: TcpStream) {
         "epoll" => {
             let set = test_service::epoll();
             test_service::control(set, libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32);
-            Box::new(move || wait_in(set))
+            Box::new(move || one_event(set, 40_000).is_some())
         }
         _ => Box::new(|| true),
     };
@@ -94,14 +88,8 @@ fn echo(mut peer: TcpStream) {
     test_service::give_back(&mut peer, wait);
 }
 
-fn wait_in(set: RawFd) -> bool {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event.
-    unsafe { libc::epoll_wait(set, &raw mut event, 1, 40_000) == 1 }
-}
-
 fn talk() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told_port();
     let mut peers: Vec<TcpStream> =
         WAYS.iter().map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
     for (way, peer) in peers.iter_mut().enumerate() {
@@ -125,31 +113,23 @@ fn client() -> ProtocolClient {
     ProtocolClient::new(Path::new(&test_service::told(SERVICE_VARIABLE)))
 }
 
-const READ_ONLY: &str = "memory_for_a_peer_of_another_user_is_read_only";
-
 #[test]
 fn memory_for_a_peer_of_another_user_is_read_only() {
-    match test_service::role().as_deref() {
-        Some("serve") => return answer_for_ever(),
-        Some("write") => return write_to_what_is_given(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", answer_for_ever), ("write", write_to_what_is_given)])
+        || !test_service::is_root()
+    {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, READ_ONLY, "serve"));
-    let port = server.hear();
-    let mut client = pairing.user(CLIENT, READ_ONLY, "write");
+    let (_server, port) = start_server(&pairing);
+    let mut client = pairing.user(CLIENT, "write");
     let mut client = Running::start(client.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
     assert_eq!(client.hear(), "refused");
     assert!(client.end().success());
 }
 
 fn answer_for_ever() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
-    let (mut peer, _) = listener.accept().expect("accept");
+    let mut peer = test_service::first_caller();
     test_service::give_back(&mut peer, || true);
 }
 
@@ -183,8 +163,7 @@ fn paired(client: &ProtocolClient, peer: &mut TcpStream) -> Vec<OwnedFd> {
 }
 
 fn write_to_what_is_given() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut peer = test_service::connected();
     let client = client();
     let descriptors = paired(&client, &mut peer);
     // The segment's two files and the page belong to the server. The doorbell between them is a timer.
@@ -215,23 +194,17 @@ fn write_to_what_is_given() {
     test_service::say("refused");
 }
 
-const WITHDRAWN: &str = "a_withdrawn_doorbell_is_in_no_set";
-
 #[test]
 fn a_withdrawn_doorbell_is_in_no_set() {
-    match test_service::role().as_deref() {
-        Some("serve") => return watch_a_doorbell(),
-        Some("keep") => return keep_a_doorbell(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", watch_a_doorbell), ("keep", keep_a_doorbell)])
+        || !test_service::is_root()
+    {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, WITHDRAWN, "serve"));
-    let port = server.hear();
-    let mut keeper = pairing.user(CLIENT, WITHDRAWN, "keep");
-    keeper.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped());
+    let (mut server, port) = start_server(&pairing);
+    let mut keeper = pairing.user(CLIENT, "keep");
+    keeper.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port);
     let mut keeper = Running::start(&mut keeper);
     assert_eq!(server.hear(), "a child has none");
     assert_eq!(keeper.hear(), "closed");
@@ -241,8 +214,7 @@ fn a_withdrawn_doorbell_is_in_no_set() {
 
 /// Closes its connection, and keeps what it was sent for as long as the test allows.
 fn keep_a_doorbell() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut peer = test_service::connected();
     let client = client();
     let _kept = paired(&client, &mut peer);
     // The other end confirms that it has seen the doorbell.
@@ -291,9 +263,7 @@ fn give_back_until_asked(peer: &mut TcpStream) {
 }
 
 fn watch_a_doorbell() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
-    let (mut peer, _) = listener.accept().expect("accept");
+    let mut peer = test_service::first_caller();
     give_back_until_asked(&mut peer);
     let own = test_service::pair();
     test_service::carry(own);
@@ -321,48 +291,34 @@ fn watch_a_doorbell() {
         let (client, server) = test_service::pair();
         test_service::carry((client, server));
         [client, server].into_iter().for_each(test_service::close);
-        (!has_doorbell()).then_some(())
+        !has_doorbell()
     });
     let found = other_user_doorbells_in_sets();
     test_service::say(&if found == (Vec::new(), 0) { "none".to_owned() } else { format!("{found:?}") });
 }
 
-const INHERITED: &str = "a_childs_close_leaves_doorbells_for_its_parents_sleepers";
-
 #[test]
 fn a_childs_close_leaves_doorbells_for_its_parents_sleepers() {
-    match test_service::role().as_deref() {
-        Some("serve") => return sleep_while_a_child_closes(),
-        Some("talk") => return talk_when_told(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", sleep_while_a_child_closes), ("talk", talk_when_told)])
+        || !test_service::is_root()
+    {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, INHERITED, "serve"));
-    let port = server.hear();
-    let mut client = pairing.user(CLIENT, INHERITED, "talk");
-    let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port).stdin(Stdio::piped()));
+    let (mut server, port) = start_server(&pairing);
+    let mut client = pairing.user(CLIENT, "talk");
+    let mut client = Running::start(client.env("BYWIRE_TEST_PORT", port));
     assert_eq!(server.hear(), "a child has closed it");
     drop(client.child.stdin.take());
     assert_eq!(server.hear(), "woken");
 }
 
 fn sleep_while_a_child_closes() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
-    let (mut peer, _) = listener.accept().expect("accept");
+    let mut peer = test_service::first_caller();
     give_back_until_asked(&mut peer);
     let fd = peer.as_raw_fd();
     let sleeper = std::thread::spawn(move || test_service::poll_for(fd, -1));
-    test_service::eventually("it sleeps", || {
-        let threads = std::fs::read_dir("/proc/self/task").ok()?;
-        let mut calls =
-            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("syscall")).ok());
-        let is_poll = |call: String| ["7 ", "271 "].iter().any(|known| call.starts_with(known));
-        calls.any(is_poll).then_some(())
-    });
+    await_sleep("self", &["7 ", "271 "]);
     let closed = test_service::in_child(|| {
         // The last connection to that user, for this child.
         test_service::close(fd);
@@ -370,14 +326,13 @@ fn sleep_while_a_child_closes() {
     });
     assert_eq!(closed, 0);
     test_service::say("a child has closed it");
-    test_service::eventually("it is woken", || sleeper.is_finished().then_some(()));
+    test_service::eventually("it is woken", || sleeper.is_finished());
     assert!(sleeper.join().expect("it is over"), "by what was sent");
     test_service::say("woken");
 }
 
 fn talk_when_told() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut peer = test_service::connected();
     peer.set_nodelay(true).expect("at once");
     let fd = peer.as_raw_fd();
     test_service::until_carried(fd, || test_service::converse(&mut peer, 1));
@@ -387,7 +342,6 @@ fn talk_when_told() {
     let _end = peer.read(&mut [0]);
 }
 
-const BURSTS: &str = "bursts_of_another_user_beyond_what_the_reader_may_map_arrive";
 const BURST_CONNECTIONS: usize = 16;
 const BURST_BYTES: usize = 3 << 20;
 /// The memory of the reader's control group, which may have 16 MiB of other users' rings.
@@ -395,27 +349,19 @@ const GROUP_BYTES: u64 = 96 << 20;
 
 #[test]
 fn bursts_of_another_user_beyond_what_the_reader_may_map_arrive() {
-    match test_service::role().as_deref() {
-        Some("read") => return read_bursts(),
-        Some("send") => return send_bursts(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("read", read_bursts), ("send", send_bursts)]) || !test_service::is_root() {
         return;
     }
-    let Some(group) = Group::new(GROUP_BYTES) else {
-        println!("not run: no control group with a limit of memory can be made here");
-        return;
-    };
+    let Some(group) = Group::new(GROUP_BYTES) else { return };
     let pairing = TestService::of_machine(Spaces::default());
-    let mut reader = Running::start(pairing.user(SERVER, BURSTS, "read").stdin(Stdio::piped()));
+    let mut reader = Running::start(&mut pairing.user(SERVER, "read"));
     group.add(reader.child.id());
     reader.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
     let port = reader.hear();
     let log = pairing.path("log");
     std::fs::write(&log, "").expect("a log");
     std::os::unix::fs::chown(&log, Some(CLIENT), Some(CLIENT)).expect("given away");
-    let mut sender = pairing.user(CLIENT, BURSTS, "send");
+    let mut sender = pairing.user(CLIENT, "send");
     let mut sender = Running::start(sender.env("BYWIRE_TEST_PORT", port).env("BYWIRE_LOG", &log));
     assert_eq!(sender.hear(), "sent");
     reader.child.stdin.as_mut().expect("piped").write_all(b"!").expect("told");
@@ -439,8 +385,7 @@ fn burst(connection: usize) -> impl Iterator<Item = u8> {
 fn read_bursts() {
     let wait = || assert_eq!(std::io::stdin().read(&mut [0]).expect("told"), 1);
     wait();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let listener = test_service::announced();
     let mut peers: Vec<TcpStream> = Vec::new();
     for _ in 0..BURST_CONNECTIONS {
         let (mut peer, _) = listener.accept().expect("accept");
@@ -458,7 +403,7 @@ fn read_bursts() {
 }
 
 fn send_bursts() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told_port();
     let connect = |_| {
         let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
         peer.set_nodelay(true).expect("at once");
@@ -481,27 +426,19 @@ fn send_bursts() {
     }
 }
 
-const STOLEN: &str = "reused_addresses_give_no_access_to_earlier_connections";
-
 #[test]
 fn reused_addresses_give_no_access_to_earlier_connections() {
-    match test_service::role().as_deref() {
-        Some("steal") => return steal(),
-        Some("serve") => return serve_twice(),
-        Some("talk") => return talk_from_an_old_address(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("steal", steal), ("serve", serve_twice), ("talk", talk_from_an_old_address)])
+        || !test_service::is_root()
+    {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, STOLEN, "serve"));
-    let port = server.hear();
-    let mut thief = pairing.user(NOBODY, STOLEN, "steal");
-    let mut thief =
-        Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port).stdin(Stdio::piped()));
+    let (_server, port) = start_server(&pairing);
+    let mut thief = pairing.user(NOBODY, "steal");
+    let mut thief = Running::start(thief.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", &port));
     let from = thief.hear();
-    let mut client = pairing.user(CLIENT, STOLEN, "talk");
+    let mut client = pairing.user(CLIENT, "talk");
     // The server offers its end first, while the thief's offer waits.
     client.env("BYWIRE_SOCKETS_CALLS", "64");
     let mut client = Running::start(client.env("BYWIRE_TEST_PORT", &port).env("BYWIRE_TEST_FROM", from));
@@ -514,7 +451,7 @@ fn reused_addresses_give_no_access_to_earlier_connections() {
 
 /// Offers an end that it resets at once, so that others can get its addresses.
 fn steal() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
+    let port = test_service::told_port();
     let client = client();
     // Any port that can be bound again. A port that `connect` chooses may be in use, or may have been used within a
     // minute.
@@ -539,8 +476,7 @@ fn steal() {
 }
 
 fn serve_twice() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    test_service::say(&listener.local_addr().expect("an address").port().to_string());
+    let listener = test_service::announced();
     let (thief, _) = listener.accept().expect("accept");
     let (mut peer, _) = listener.accept().expect("accept");
     drop(thief);
@@ -548,8 +484,8 @@ fn serve_twice() {
 }
 
 fn talk_from_an_old_address() {
-    let number = |name| test_service::told(name).parse::<u16>().expect("a number");
-    let mut peer = connect_from(number("BYWIRE_TEST_FROM"), number("BYWIRE_TEST_PORT"));
+    let from = test_service::told("BYWIRE_TEST_FROM").parse().expect("a number");
+    let mut peer = connect_from(from, test_service::told_port());
     test_service::converse(&mut peer, 2 * ROUNDS);
     test_service::until_carried(peer.as_raw_fd(), || test_service::converse(&mut peer, 1));
     test_service::say("right");
@@ -569,7 +505,7 @@ fn connect_from(from: u16, to: u16) -> TcpStream {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let (ours, theirs) = (address(from), address(to));
         test_service::eventually("the address is free", || {
-            (libc::bind(fd, (&raw const ours).cast(), length) == 0).then_some(())
+            libc::bind(fd, (&raw const ours).cast(), length) == 0
         });
         assert_eq!(libc::connect(fd, (&raw const theirs).cast(), length), 0);
         TcpStream::from_raw_fd(fd)
@@ -586,9 +522,7 @@ fn a_connection_with_a_held_lock_delays_only_its_own_user() {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
-    let (mut server, _) = listener.accept().expect("accept");
+    let (client, mut server) = streams();
     let Some(mut fault) = Fault::new() else { return };
     let writer = fault.write_to(client.as_raw_fd());
     let slow = as_user(NOBODY, || ProtocolClient::new(&pairing.service));
@@ -670,9 +604,7 @@ impl Fault {
 
 /// Nobody reads the first end, so its last close waits for ten minutes.
 fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
-    let (server, _) = listener.accept().expect("accept");
+    let (client, server) = streams();
     let set = |socket: &TcpStream, option: i32, value: [i32; 2], words: usize| {
         // SAFETY: live words, as many as stated.
         let status = unsafe {
@@ -689,22 +621,16 @@ fn lingering() -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-const LINGERING_PAGE: &str = "a_lingering_page_delays_nobody";
-
 #[test]
 fn a_lingering_page_delays_nobody() {
-    match test_service::role().as_deref() {
-        Some("serve") => return answer_for_ever(),
-        Some("linger") => return keep_lingering_page(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("serve", answer_for_ever), ("linger", keep_lingering_page)])
+        || !test_service::is_root()
+    {
         return;
     }
     let pairing = TestService::of_machine(Spaces::default());
-    let mut server = Running::start(&mut pairing.user(SERVER, LINGERING_PAGE, "serve"));
-    let port = server.hear();
-    let mut hostile = pairing.user(NOBODY, LINGERING_PAGE, "linger");
+    let (_server, port) = start_server(&pairing);
+    let mut hostile = pairing.user(NOBODY, "linger");
     let mut hostile = Running::start(hostile.env_remove("LD_PRELOAD").env("BYWIRE_TEST_PORT", port));
     assert_eq!(hostile.hear(), "answered");
 }
@@ -712,8 +638,7 @@ fn a_lingering_page_delays_nobody() {
 /// Has its end paired, if possible, with a page whose last close takes ten minutes, and continues to send questions to
 /// the server.
 fn keep_lingering_page() {
-    let port = test_service::told("BYWIRE_TEST_PORT").parse::<u16>().expect("a number");
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut peer = test_service::connected();
     peer.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
     let mut client = Some(ProtocolClient::silent(Path::new(&test_service::told(SERVICE_VARIABLE))));
     let (sender, _receiver) = lingering();
@@ -753,16 +678,9 @@ fn keep_lingering_page() {
     test_service::say("answered");
 }
 
-const TRUSTED: &str = "a_service_of_another_user_is_not_used";
-
 #[test]
 fn a_service_of_another_user_is_not_used() {
-    match test_service::role().as_deref() {
-        Some("listen") => return listen(),
-        Some("talk") => return talk_to_itself(),
-        _ => {}
-    }
-    if !test_service::is_root() {
+    if test_service::plays(&[("listen", listen), ("talk", talk_to_itself)]) || !test_service::is_root() {
         return;
     }
     let pairing = TestService::without_service();
@@ -771,11 +689,11 @@ fn a_service_of_another_user_is_not_used() {
     std::fs::create_dir(&place).expect("a directory");
     std::os::unix::fs::chown(&place, Some(NOBODY), None).expect("chown");
     let path = place.join("pairing");
-    let mut other = pairing.user(NOBODY, TRUSTED, "listen");
-    other.env_remove("LD_PRELOAD").env(SERVICE_VARIABLE, &path).stdin(Stdio::piped());
+    let mut other = pairing.user(NOBODY, "listen");
+    other.env_remove("LD_PRELOAD").env(SERVICE_VARIABLE, &path);
     let mut other = Running::start(&mut other);
     assert_eq!(other.hear(), "listens");
-    let mut program = Running::start(pairing.user(CLIENT, TRUSTED, "talk").env(SERVICE_VARIABLE, &path));
+    let mut program = Running::start(pairing.user(CLIENT, "talk").env(SERVICE_VARIABLE, &path));
     assert_eq!(program.hear(), "right");
     drop(other.child.stdin.take());
     assert_eq!(other.hear(), "1 came and said nothing");
@@ -796,13 +714,8 @@ fn listen() {
 }
 
 fn talk_to_itself() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let address = listener.local_addr().expect("an address");
-    let server = std::thread::spawn(move || {
-        let (mut peer, _) = listener.accept().expect("accept");
-        test_service::give_back(&mut peer, || true);
-    });
-    let mut peer = TcpStream::connect(address).expect("connect");
+    let (mut peer, mut server) = streams();
+    let server = std::thread::spawn(move || test_service::give_back(&mut server, || true));
     test_service::converse(&mut peer, ROUNDS);
     drop(peer);
     server.join().expect("served");

@@ -8,8 +8,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use bywire_testing::alone;
-
+use crate::test_service::calls::{add, one_event, register};
 use crate::test_service::{self, Running, TestService};
 
 /// More than the looks after which a set also asks the kernel.
@@ -17,7 +16,7 @@ const EXCHANGES: u32 = 18;
 
 /// Runs this test as a program over TCP, and with the library, where connections must be carried. `true`: this is one
 /// of these programs, on one core.
-fn is_driver(test: &str) -> bool {
+fn is_driver() -> bool {
     if test_service::role().is_some() {
         // SAFETY: a live set; zeros are an empty one.
         unsafe {
@@ -32,8 +31,7 @@ fn is_driver(test: &str) -> bool {
     }
     let pairing = TestService::new();
     for (role, calls, spin) in [("plain", None, "0"), ("carried", Some(1), "0"), ("carried", Some(1), "1")] {
-        let mut command = pairing.command(std::env::current_exe().expect("this test"), calls);
-        command.args(alone(test)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", role);
+        let mut command = pairing.program(role, calls);
         command.env("BYWIRE_SOCKETS_SPIN", spin);
         println!("{role}, spinning: {spin}");
         assert!(Running::start(&mut command).end().success(), "{role}, spinning: {spin}");
@@ -61,20 +59,6 @@ fn pair() -> (RawFd, RawFd) {
     ends
 }
 
-fn add(set: RawFd, fd: RawFd, events: i32, number: u64) {
-    let mut event = libc::epoll_event { events: events as u32, u64: number };
-    // SAFETY: a live event.
-    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, 0);
-}
-
-/// One event of a set, by its data.
-fn one_event(set: RawFd, timeout_ms: i32) -> Option<u64> {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event.
-    let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, timeout_ms) };
-    (found == 1).then_some(event.u64)
-}
-
 /// A thread that runs only while the looking thread does not want its core.
 struct Sleeper {
     number: i32,
@@ -97,7 +81,7 @@ impl Sleeper {
         let path = format!("/proc/self/task/{}/stat", self.number);
         test_service::eventually("it sleeps", || {
             let stat = std::fs::read_to_string(&path).expect("a thread of ours");
-            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S")).then_some(())
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S"))
         });
     }
 }
@@ -136,29 +120,27 @@ fn looks_leave_the_next_news_to_the_sleeper(mode: i32) {
         let before = TAKEN[1].load(Ordering::SeqCst);
         assert_eq!(test_service::send(second.0, b"!", 0), 1);
         // This thread is busy from here on, and returns only when the sleeper has done its part.
-        test_service::eventually("the sleeper takes it", || {
-            (TAKEN[1].load(Ordering::SeqCst) > before).then_some(())
-        });
+        test_service::eventually("the sleeper takes it", || TAKEN[1].load(Ordering::SeqCst) > before);
     }
 }
 
 #[test]
 fn a_non_blocking_look_leaves_the_next_event_to_the_sleeper() {
-    if is_driver("a_non_blocking_look_leaves_the_next_event_to_the_sleeper") {
+    if is_driver() {
         looks_leave_the_next_news_to_the_sleeper(0);
     }
 }
 
 #[test]
 fn an_edge_triggered_look_leaves_the_next_event_to_the_sleeper() {
-    if is_driver("an_edge_triggered_look_leaves_the_next_event_to_the_sleeper") {
+    if is_driver() {
         looks_leave_the_next_news_to_the_sleeper(libc::EPOLLET);
     }
 }
 
 #[test]
 fn a_sleeper_takes_kernel_events_left_by_a_full_array() {
-    if !is_driver("a_sleeper_takes_kernel_events_left_by_a_full_array") {
+    if !is_driver() {
         return;
     }
     // For each order in which a look examines them.
@@ -191,7 +173,7 @@ fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
         let mine: Vec<usize> = events.iter().take(found as usize).map(|event| event.u64 as usize).collect();
         for number in (0..3).filter(|number| !mine.contains(number)) {
             test_service::eventually("the sleeper takes what is left", || {
-                (taken[number].load(Ordering::SeqCst) > before[number]).then_some(())
+                taken[number].load(Ordering::SeqCst) > before[number]
             });
         }
         mine.into_iter().for_each(|number| assert!(test_service::receive(servers[number], 1, 0).0 <= 1));
@@ -200,7 +182,7 @@ fn told_by_the_kernel_behind_a_full_array(order: [usize; 3]) {
 
 #[test]
 fn a_lasting_level_triggered_event_wakes_one_sleeper_after_another() {
-    if !is_driver("a_lasting_level_triggered_event_wakes_one_sleeper_after_another") {
+    if !is_driver() {
         return;
     }
     static WOKEN: AtomicUsize = AtomicUsize::new(0);
@@ -216,12 +198,12 @@ fn a_lasting_level_triggered_event_wakes_one_sleeper_after_another() {
     });
     sleepers.iter().for_each(Sleeper::await_sleep);
     assert_eq!(test_service::send(client, b"!", 0), 1);
-    test_service::eventually("each of them", || (WOKEN.load(Ordering::SeqCst) == 3).then_some(()));
+    test_service::eventually("each of them", || WOKEN.load(Ordering::SeqCst) == 3);
 }
 
 #[test]
 fn a_sleeper_in_an_outer_set_is_woken() {
-    if !is_driver("a_sleeper_in_an_outer_set_is_woken") {
+    if !is_driver() {
         return;
     }
     static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -241,15 +223,13 @@ fn a_sleeper_in_an_outer_set_is_woken() {
     for round in 1..=20 {
         sleeper.await_sleep();
         assert_eq!(test_service::send(client, b"!", 0), 1);
-        test_service::eventually("it takes the byte", || {
-            (TAKEN.load(Ordering::SeqCst) == round).then_some(())
-        });
+        test_service::eventually("it takes the byte", || TAKEN.load(Ordering::SeqCst) == round);
     }
 }
 
 #[test]
 fn a_look_reports_kernel_events_after_rings_for_others() {
-    if !is_driver("a_look_reports_kernel_events_after_rings_for_others") {
+    if !is_driver() {
         return;
     }
     let (client, server) = pair();
@@ -319,19 +299,15 @@ fn registrations_wake(waiting: Waiting) {
             add(set, server, libc::EPOLLIN, 0);
         } else {
             add(set, server, 0, 0);
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: a live event.
-            assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_MOD, server, &raw mut event) }, 0);
+            assert_eq!(register(set, libc::EPOLL_CTL_MOD, server, libc::EPOLLIN, 0), 0);
         }
-        test_service::eventually("it takes the byte", || {
-            (TAKEN.load(Ordering::SeqCst) - before == round).then_some(())
-        });
+        test_service::eventually("it takes the byte", || TAKEN.load(Ordering::SeqCst) - before == round);
     }
 }
 
 #[test]
 fn a_registration_wakes_whoever_sleeps_in_the_set_around_it_or_in_poll() {
-    if !is_driver("a_registration_wakes_whoever_sleeps_in_the_set_around_it_or_in_poll") {
+    if !is_driver() {
         return;
     }
     let ways = [Waiting::InTheSet, Waiting::BesideAnotherConnection, Waiting::InAnOuterSet, Waiting::InPoll];

@@ -169,55 +169,32 @@ fn end(socket_bytes: [u64; 2], rate: f64, [utilisation_percent, service_demand_u
     End { socket_bytes, messages: 0, rate, utilisation_percent, service_demand_us, method: 'S' }
 }
 
+/// A stream, whose messages go one way.
+fn stream(test: Test, host: &str, message_bytes: u64, seconds: f64, [local, remote]: [End; 2]) -> Netperf {
+    let (host, response_bytes, send_errors) = (host.into(), 0, 0);
+    let elapsed_seconds = seconds;
+    Netperf { test, host, message_bytes, response_bytes, elapsed_seconds, send_errors, local, remote }
+}
+
 fn tcp_stream(host: &str, seconds: f64, rate: f64, local: [f64; 2], remote: [f64; 2]) -> Netperf {
-    Netperf {
-        test: Test::TcpStream,
-        host: host.into(),
-        message_bytes: 262_142,
-        response_bytes: 0,
-        elapsed_seconds: seconds,
-        send_errors: 0,
-        local: end([262_142; 2], rate, local),
-        remote: end([262_142; 2], rate, remote),
-    }
+    let ends = [local, remote].map(|used| end([262_142; 2], rate, used));
+    stream(Test::TcpStream, host, 262_142, seconds, ends)
 }
 
 fn udp_stream(
     host: &str,
     seconds: f64,
-    messages: [u64; 2],
+    [sent, received]: [u64; 2],
     rate: f64,
     local: [f64; 2],
     remote: [f64; 2],
 ) -> Netperf {
-    Netperf {
-        test: Test::UdpStream,
-        host: host.into(),
-        message_bytes: 8192,
-        response_bytes: 0,
-        elapsed_seconds: seconds,
-        send_errors: 0,
-        local: End { messages: messages[0], ..end(UDP, rate, local) },
-        remote: End { messages: messages[1], ..end(UDP, rate, remote) },
-    }
+    let ends = [(sent, local), (received, remote)];
+    let ends = ends.map(|(messages, used)| End { messages, ..end(UDP, rate, used) });
+    stream(Test::UdpStream, host, 8192, seconds, ends)
 }
 
-fn rr(
-    host: &str,
-    test: Test,
-    sockets: [u64; 2],
-    seconds: f64,
-    rate: f64,
-    [local, remote]: [[f64; 2]; 2],
-) -> Netperf {
-    Netperf {
-        test,
-        host: host.into(),
-        message_bytes: 1,
-        response_bytes: 1,
-        elapsed_seconds: seconds,
-        send_errors: 0,
-        local: end(sockets, rate, local),
-        remote: end(sockets, rate, remote),
-    }
+fn rr(host: &str, test: Test, sockets: [u64; 2], seconds: f64, rate: f64, used: [[f64; 2]; 2]) -> Netperf {
+    let ends = used.map(|used| end(sockets, rate, used));
+    Netperf { response_bytes: 1, ..stream(test, host, 1, seconds, ends) }
 }

@@ -77,6 +77,22 @@ fn row(text: &str, title: &str, way: &str, waits: &str) -> String {
     found.unwrap_or_else(|| panic!("no {way}, {waits}: {rows:#?}")).join("  ")
 }
 
+/// A generated session with other cells.
+fn session_of(cells: Vec<Cell>) -> Session {
+    Session { cells, ..generated_session() }
+}
+
+/// The line of a text that begins so.
+fn line<'text>(text: &'text str, start: &str) -> &'text str {
+    text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start}: {text}"))
+}
+
+/// The text behind `from` and before the next `to`.
+fn between<'text>(text: &'text str, from: &str, to: &str) -> &'text str {
+    let (_, rest) = text.split_once(from).unwrap_or_else(|| panic!("no {from}"));
+    rest.split(to).next().unwrap_or(rest)
+}
+
 /// A session of one machine with the given half-RTTs and time of the kernel's hand-off, in ns.
 fn machine(boot: &str, preset: &str, levels: &[(&'static str, f64)], hand_off_ns: f64) -> Session {
     let mut session = Session { preset: preset.into(), cells: Vec::new(), ..generated_session() };
@@ -107,12 +123,8 @@ fn several_machines_are_never_merged() {
     let page = report::render_presets(&presets);
     assert!(page.contains("fast") && page.contains("Processor one") && page.contains("Processor two"));
     assert!(page.contains("What these machines deliver"));
-    let parts: Vec<&str> = ["all", "p1", "p2"]
-        .map(|place| {
-            let from = page.split(&format!("<div class=\"page\" id=\"{place}\">")).nth(1).expect(place);
-            from.split("<div class=\"page\"").next().unwrap()
-        })
-        .into();
+    let part = |place| between(&page, &format!("<div class=\"page\" id=\"{place}\">"), "<div class=\"page\"");
+    let parts = ["all", "p1", "p2"].map(part);
     assert!(!parts[0].contains("× hand-off"), "a hand-off of one machine is no base for several");
     assert!(parts[1].contains("333× hand-off") && parts[2].contains("50.0× hand-off"));
 
@@ -144,7 +156,7 @@ fn gains_of_unmodified_programs_compare_the_same_test() {
         of("sock", 15_000.0, asleep),
         by_epoll,
     ];
-    let session = Session { cells, ..generated_session() };
+    let session = session_of(cells);
     let page = report::render(&session);
     assert!(
         page.contains("What an unmodified program gains") && page.contains("9.00×"),
@@ -167,7 +179,7 @@ fn no_gain_of_an_unmodified_program_follows_from_a_disturbed_cell() {
         of("tcp", 1, 10_000.0),
         of("sock", 1, 70_000.0),
     ];
-    let mut session = Session { cells, ..generated_session() };
+    let mut session = session_of(cells);
     disturbed(&mut session, |cell| cell.level == "tcp" && cell.size_bytes == Some(1));
     let text = report::summary_text(&session);
     let (_, table) = text.split_once("Unmodified programs over the fabric\n").expect("the table");
@@ -178,7 +190,7 @@ fn no_gain_of_an_unmodified_program_follows_from_a_disturbed_cell() {
         "{table}"
     );
     let page = report::render(&session);
-    let table = page.split("id=\"gain\"").nth(1).unwrap().split("</table>").next().unwrap();
+    let table = between(&page, "id=\"gain\"", "</table>");
     assert_eq!(table.matches("<tr class=\"unusable\">").count(), 1, "{table}");
 }
 
@@ -296,8 +308,7 @@ fn the_summary_comes_first_and_compares_equal_parameters() {
 
 /// The comparisons of a session in which each level was measured with the given kinds of waiting.
 fn summary_of(measured: &[(&'static str, &[&str])]) -> String {
-    let mut session = generated_session();
-    session.cells.clear();
+    let mut session = session_of(Vec::new());
     for (level, waits) in measured {
         for wait in *waits {
             let mut cells = cells_at((level, "link", None, 1000.0, 1.0), 8);
@@ -320,8 +331,7 @@ const QUESTIONS: [&str; 5] =
 
 #[test]
 fn each_mpi_is_named_and_has_its_own_row() {
-    let mut session = generated_session();
-    session.cells.clear();
+    let mut session = session_of(Vec::new());
     for (mpi, start_ns) in [("open-mpi", 1000.0), ("mpich", 3000.0)] {
         let mut cells = cells_at(("mpi", "shm", Some(true), start_ns, 1.0), 8);
         for cell in &mut cells {
@@ -344,8 +354,7 @@ fn each_mpi_is_named_and_has_its_own_row() {
 /// A rate depends on the length of messages. So ways are compared at one length, and a row of another length says so.
 #[test]
 fn rates_are_compared_at_one_message_length() {
-    let mut session = generated_session();
-    session.cells.clear();
+    let mut session = session_of(Vec::new());
     let formula = |level| (level, "link", None, 10_000.0, 10.0);
     for level in ["unix", "tcp"] {
         session
@@ -362,7 +371,7 @@ fn rates_are_compared_at_one_message_length() {
     assert!(udp.contains("at 65507 B  1.00×"), "{udp}");
     let mpi = row(&text, "One-way rate, 64 KiB", "mpi · link", "sleeping");
     assert!(mpi.contains("at 4 KiB  other length") && !mpi.contains('×'), "{mpi}");
-    let verdict = text.lines().find(|line| line.starts_with("Highest rate")).expect("a verdict");
+    let verdict = line(&text, "Highest rate");
     assert!(verdict.contains("64 KiB") && verdict.matches("iB").count() == 1, "one length: {verdict}");
 }
 
@@ -449,18 +458,15 @@ fn ethernet_is_in_the_tables_of_the_documents() {
         }
     }
     let text = report::summary_text(&session);
-    let line = |start: &str| {
-        let line = text.lines().find(|line| line.starts_with(start)).expect(start);
-        line.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let ours = line("Ethernet, two processes  UDP");
+    let words = |start: &str| line(&text, start).split_whitespace().collect::<Vec<_>>().join(" ");
+    let ours = words("Ethernet, two processes  UDP");
     assert!(
         ours.contains("UDP 9000 8 KiB ") && ours.contains(" 3200 4000 ") && ours.ends_with(" 0.75"),
         "{ours}"
     );
     assert!(ours.contains("125 %"), "{ours}");
     // veth, the kernel's own, comes last and has no carrier.
-    let veth = line("veth, the kernel's own");
+    let veth = words("veth, the kernel's own");
     assert!(
         !veth.contains("125 %") && text.find("veth, the kernel's own") > text.find("Ethernet, two processes"),
         "{veth}"
@@ -522,8 +528,7 @@ fn a_wide_interval_is_shown_with_its_bounds() {
     let text = report::summary_text(&session);
     let told = row(&text, "Half-RTT", "msg · shm", "sleeping");
     assert!(told.contains("2.00×, 0.0776 to 82.4"), "{told}");
-    let verdict =
-        text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
+    let verdict = line(&text, "Lowest latency for 8 bytes");
     assert!(verdict.ends_with("which may be no difference: 2.00×, 0.0776 to 82.4."), "{verdict}");
     assert!(!verdict.contains("faster"), "{verdict}");
     assert!(report::render(&session).contains("<small>0.0776 to 82.4</small>"));
@@ -532,8 +537,7 @@ fn a_wide_interval_is_shown_with_its_bounds() {
 /// A way that spins is not praised with the time that its rival needs to wake up.
 #[test]
 fn the_verdict_also_compares_polling_with_polling() {
-    let mut session = generated_session();
-    session.cells.clear();
+    let mut session = session_of(Vec::new());
     let adaptive = serde_json::Value::from("adaptive");
     for (level, spin, start_ns) in [
         ("msg", adaptive, 100.0),
@@ -547,7 +551,7 @@ fn the_verdict_also_compares_polling_with_polling() {
     }
     let verdict = |session: &Session| {
         let text = report::summary_text(session);
-        text.lines().find(|line| line.starts_with("Lowest latency")).expect("a verdict").to_owned()
+        line(&text, "Lowest latency").to_owned()
     };
     let both = verdict(&session);
     assert!(both.ends_with("300× faster than the kernel's TCP, 50.0× when both poll."), "{both}");
@@ -571,8 +575,7 @@ fn no_gain_is_claimed_with_too_few_pairs_for_an_interval() {
     let text = report::summary_text(&session);
     let told = row(&text, "Half-RTT", "unix", "sleeping");
     assert!(told.contains("6.00 µs  too few pairs"), "{told}");
-    let verdict =
-        text.lines().find(|line| line.starts_with("Lowest latency for 8 bytes")).expect("a verdict");
+    let verdict = line(&text, "Lowest latency for 8 bytes");
     assert!(!verdict.contains("faster"), "{verdict}");
     let told = row(&text, "Transactions", "unix", "sleeping");
     assert!(told.contains("1.33×"), "other comparisons are not affected: {told}");
@@ -625,8 +628,7 @@ fn every_plotted_point_is_in_a_table() {
 
 #[test]
 fn cells_with_any_difference_have_separate_rows() {
-    let mut session = generated_session();
-    session.cells.clear();
+    let mut session = session_of(Vec::new());
     for (name, value) in
         [("mtu", serde_json::json!(1500)), ("segmentation", "off".into()), ("machine", "other".into())]
     {
@@ -720,6 +722,17 @@ fn an_empty_session_makes_a_page() {
     assert_eq!(report::summary_text(&session), "\n");
 }
 
+/// One of the plots that are stored as files.
+fn drawing(session: &Session, name: &str) -> String {
+    let mut files = report::drawings(session).into_iter();
+    files.find(|(found, _)| found == name).expect("a plot").1
+}
+
+/// Marks every block as undisturbed.
+fn quiet(session: &mut Session) {
+    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+}
+
 /// Marks every block of the matching cells as disturbed.
 fn disturbed(session: &mut Session, is: impl Fn(&Cell) -> bool) {
     for cell in session.cells.iter_mut().filter(|cell| is(cell)) {
@@ -741,7 +754,7 @@ fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
     );
     assert!(page.contains("Stop other programs, then take the session again: <kbd>bywire bench quick</kbd>"));
     let answer = &page[page.find("id=\"ways\"").unwrap()..page.find("id=\"plots\"").unwrap()];
-    let rows = answer.split("<table>").nth(1).unwrap().split("</table>").next().unwrap();
+    let rows = between(answer, "<table>", "</table>");
     assert_eq!(
         rows.matches("<tr class=\"unusable\">").count(),
         rows.matches("scope=\"row\"").count(),
@@ -761,7 +774,7 @@ fn a_disturbed_session_is_reported_with_advice_and_without_gains() {
 #[test]
 fn disturbed_cells_are_grey_and_not_compared() {
     let mut session = generated_session();
-    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    quiet(&mut session);
     let is_short = |cell: &Cell| cell.test == "latency" && cell.size_bytes == Some(8);
     disturbed(&mut session, |cell| cell.level == "unix" && is_short(cell));
     let page = report::render(&session);
@@ -796,20 +809,13 @@ fn disturbed_cells_are_grey_and_not_compared() {
 #[test]
 fn a_figure_is_grey_only_if_its_own_cell_was_disturbed() {
     let mut session = generated_session();
-    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    quiet(&mut session);
     let polls = |cell: &Cell| cell.parameters.is_on("spin");
     let disturb = |wanted: bool| {
         let mut session = session.clone();
         disturbed(&mut session, |cell| cell.level == "unix" && cell.test == "rr" && polls(cell) == wanted);
         let page = report::render(&session);
-        let table = page
-            .split("Transactions per second, ")
-            .nth(1)
-            .unwrap()
-            .split("</tbody>")
-            .next()
-            .unwrap()
-            .to_owned();
+        let table = between(&page, "Transactions per second, ", "</tbody>");
         let row = table.split("<tr").find(|row| row.contains(">unix<")).unwrap().to_owned();
         ["class=\"unusable\"", "small class=\"usable\"", "small class=\"unusable\""]
             .map(|class| row.matches(class).count())
@@ -832,7 +838,7 @@ fn messages_between_machines_are_compared_with_tcp_on_the_same_wire() {
     let on_wire = [("msg", "udp", Some(false), 5000.0, 1.2), ("tcp", "veth", None, 20_000.0, 1.0)];
     let cells = on_wire.into_iter().flat_map(|way| generated::cells_at(way, 8));
     session.cells.extend(cells.map(|cell| Cell { between: "namespaces".into(), ..cell }));
-    session.cells.iter_mut().flat_map(|cell| &mut cell.blocks).for_each(|block| block.disturbed.clear());
+    quiet(&mut session);
     let text = report::summary_text(&session);
     assert!(row(&text, "Half-RTT", "msg · udp", "sleeping").contains("4.00×"), "{text}");
     // On one machine the rival is TCP over loopback, as before.
@@ -867,8 +873,7 @@ fn figures_that_were_not_measured_are_kept_apart_from_measurements() {
 fn a_plot_of_one_length_has_labelled_bars() {
     let mut session = generated_session();
     session.cells.retain(|cell| cell.size_bytes == Some(8) || cell.level == "memory");
-    let files = report::drawings(&session);
-    let (_, drawing) = files.iter().find(|(name, _)| name == "half-rtt.svg").expect("a plot");
+    let drawing = drawing(&session, "half-rtt.svg");
     // Each bar is a closed path of the height of bars.
     assert!(drawing.matches("v18h-").count() >= 6, "{drawing}");
     for value in ["200 ns", "4.00 µs", "8.00 µs"] {
@@ -883,8 +888,7 @@ fn the_longest_datagram_is_a_bar_beside_those_of_64_kib() {
     let cells = cells.into_iter().flat_map(|(level, size)| cells_at(formula(level), size));
     let session =
         Session { cells: cells.filter(|cell| cell.test == "bidir").collect(), ..generated_session() };
-    let files = report::drawings(&session);
-    let (_, drawing) = files.iter().find(|(name, _)| name == "two-way.svg").expect("a plot");
+    let drawing = drawing(&session, "two-way.svg");
     assert_eq!(drawing.matches("v18h-").count(), 3, "three bars: {drawing}");
     assert!(drawing.contains("Measured at 64 KiB.") && drawing.contains("65507 B</text>"), "{drawing}");
 }
@@ -896,8 +900,7 @@ fn short_bars_are_visible_beside_a_very_long_one() {
     for cell in slow {
         cell.cpu.source.service_demand_us_per_transaction = Some(2500.0);
     }
-    let files = report::drawings(&session);
-    let (_, drawing) = files.iter().find(|(name, _)| name == "cpu-per-transaction.svg").expect("a plot");
+    let drawing = drawing(&session, "cpu-per-transaction.svg");
     let bars =
         drawing.split("v18h-").skip(1).map(|bar| bar.split('z').next().unwrap().parse::<f64>().unwrap());
     let widths: Vec<f64> = bars.collect();
@@ -917,8 +920,7 @@ fn a_long_legend_initially_shows_five_entries() {
         }));
     }
     let page = report::render(&session);
-    let plot = page.split("<section class=\"card\" id=\"half-rtt\">").nth(1).unwrap();
-    let legend = plot.split("</div>").next().unwrap();
+    let legend = between(&page, "<section class=\"card\" id=\"half-rtt\">", "</div>");
     assert!(legend.matches("data-shows").count() > 19, "{legend}");
     assert_eq!(legend.matches("aria-pressed=\"true\"").count(), 5, "{legend}");
     for level in ["msg · ", "unix · ", "tcp · ", "udp · "] {
@@ -939,7 +941,7 @@ fn ways_are_in_the_order_of_levels_and_links_whichever_was_measured_first() {
         of("msg", "shm", Some(true)),
         of("msg", "shm", Some(false)),
     ];
-    let session = Session { cells: taken.concat(), ..generated_session() };
+    let session = session_of(taken.concat());
     let rows = comparison_rows(&report::summary_text(&session), "Half-RTT");
     let names: Vec<String> = rows.iter().map(|row| format!("{}, {}", row[0], row[1])).collect();
     let expected = [

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Once;
 
+use bywire_testing::eventually;
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -33,6 +34,12 @@ fn heed_interrupts() {
 /// Processes that were started by, or for, a measurement in `directory`.
 pub fn processes_of(directory: &Path) -> Vec<String> {
     processes_with("TMPDIR", directory)
+}
+
+/// Waits for the end of all processes of a measurement, which must leave no file.
+pub fn nothing_is_left(directory: &Path) {
+    eventually("no process is left", || processes_of(directory).is_empty());
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 0, "nothing is left");
 }
 
 /// Processes whose environment has `directory` under `name`.

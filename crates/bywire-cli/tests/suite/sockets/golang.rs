@@ -47,8 +47,7 @@ fn go_and_c_in_one_program_see_the_same_bytes() {
             let mut plain = fabric.plain(&words);
             library_path(&mut plain);
             assert_eq!(said(plain).trim(), "fine", "{words:?}");
-            let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
-            let mut command = fabric.plain(&[&bywire[..], &words].concat());
+            let mut command = fabric.explained(&words);
             library_path(&mut command);
             let output = ended(&mut command);
             let told = String::from_utf8_lossy(&output.stderr);

@@ -29,7 +29,7 @@ fn both_ends(server: &[&str], client: impl Fn(&str) -> Vec<String>, connections:
         // Erlang has a helper outside its group, which ends when it notices the end.
         eventually("helpers end with their programs", || {
             let left = groups::commands_of(fabric.directory.path());
-            left.iter().all(|command| command.contains("__pairing")).then_some(())
+            left.iter().all(|command| command.contains("__pairing"))
         });
     }
 }
@@ -54,7 +54,7 @@ pub fn meet(
     let mut orphan = start(&mut fabric.carried(&words));
     eventually("a client of the server to be killed", || {
         let is_over = matches!(orphan.child.try_wait(), Ok(Some(_)));
-        (is_over || fabric.carried_ever() > carried).then_some(())
+        is_over || fabric.carried_ever() > carried
     });
     running.signal("KILL");
     orphan.end("the client of a killed server ends");

@@ -98,12 +98,21 @@ impl Fabric {
 
     /// The same under `bywire run`.
     fn carried(&self, words: &[&str]) -> Command {
-        self.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--"], words].concat())
+        self.bywire(&[&["run", "--"], words].concat())
+    }
+
+    /// The same with a report of its connections.
+    fn explained(&self, words: &[&str]) -> Command {
+        self.bywire(&[&["run", "--explain", "--"], words].concat())
+    }
+
+    /// `bywire` itself.
+    fn bywire(&self, words: &[&str]) -> Command {
+        self.plain(&[&[env!("CARGO_BIN_EXE_bywire")], words].concat())
     }
 
     fn status(&self) -> Value {
-        let output =
-            self.plain(&[env!("CARGO_BIN_EXE_bywire"), "status", "--json"]).output().expect("it runs");
+        let output = self.bywire(&["status", "--json"]).output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
@@ -117,7 +126,7 @@ impl Fabric {
     fn start_load(&self, load: &mut Command) -> Running {
         let before = self.carried_ever();
         let running = start(load);
-        eventually("load that is carried", || (self.carried_ever() > before).then_some(()));
+        eventually("load that is carried", || self.carried_ever() > before);
         running
     }
 }
@@ -193,9 +202,7 @@ fn port() -> u16 {
 fn await_listener(port: u16) {
     // Any remote address, and the state for it.
     let line = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
-    eventually("somebody listens", || {
-        fs::read_to_string("/proc/net/tcp").expect("a list").contains(&line).then_some(())
-    });
+    eventually("somebody listens", || fs::read_to_string("/proc/net/tcp").expect("a list").contains(&line));
 }
 
 /// For `conformance/suites`, which makes a table of them: this many steps had the same outcome plain and carried.

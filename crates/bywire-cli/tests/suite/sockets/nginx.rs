@@ -139,7 +139,7 @@ fn serves_reloads_and_stops(nginx: &Nginx, user: &str) {
     let mut load = nginx.fabric.start_load(&mut nginx.load(LOAD_SECONDS));
     nginx.configure(user, "second");
     nginx.signal("HUP");
-    eventually("the new configuration", || (nginx.mark() == "second").then_some(()));
+    eventually("the new configuration", || nginx.mark() == "second");
     assert!(load.interrupt("the load ends").success());
     nginx.fetch(nginx.port);
 
@@ -160,7 +160,7 @@ fn kill_a_worker(nginx: &Nginx) {
     assert!(Command::new("kill").args(["-s", "KILL", &first]).status().expect("it runs").success());
     eventually("another worker", || {
         let now = children();
-        (now.lines().count() == 2 && !now.lines().any(|worker| worker == first)).then_some(())
+        now.lines().count() == 2 && !now.lines().any(|worker| worker == first)
     });
     load.interrupt("the load ends");
 }

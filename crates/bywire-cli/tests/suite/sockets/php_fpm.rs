@@ -112,7 +112,7 @@ impl Site<'_> {
     fn await_other_workers(&self, gone: &[String]) {
         eventually("other workers", || {
             let now = self.workers();
-            (now.len() == 4 && !now.iter().any(|worker| gone.contains(worker))).then_some(())
+            now.len() == 4 && !now.iter().any(|worker| gone.contains(worker))
         });
     }
 

@@ -86,7 +86,7 @@ fn serve(server: &PostgreSql, data: &str) {
         eventually("it accepts", || {
             let words = ["-h", "127.0.0.1", "-p", &server.port];
             let ready = server.command("pg_isready", &words, false).output().expect("it runs");
-            ready.status.success().then_some(())
+            ready.status.success()
         });
         running
     };
@@ -113,7 +113,7 @@ fn serve(server: &PostgreSql, data: &str) {
     server.client("psql", &["-At", "-c", "alter system set work_mem = '7MB'"]);
     said(server.command("pg_ctl", &["-D", data, "reload"], false));
     eventually("the new configuration", || {
-        (server.client("psql", &["-At", "-c", "show work_mem"]).trim() == "7MB").then_some(())
+        server.client("psql", &["-At", "-c", "show work_mem"]).trim() == "7MB"
     });
     said(server.command("pg_ctl", &["-D", data, "stop", "-m", "fast"], false));
     assert!(running.end("it ends in order").success());
@@ -136,7 +136,7 @@ fn serve(server: &PostgreSql, data: &str) {
     ];
     let before = server.status()["carried_ever"].as_u64();
     let mut load = start(&mut server.command("pgbench", &pgbench, true));
-    eventually("clients are carried", || (server.status()["carried_ever"].as_u64() > before).then_some(()));
+    eventually("clients are carried", || server.status()["carried_ever"].as_u64() > before);
     running.signal("KILL");
     assert!(!load.end("clients of a killed server end").success());
 }

@@ -27,10 +27,9 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
     await_listener(port);
     let url = format!("http://127.0.0.1:{port}/file");
     let log = fabric.place("log");
-    let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
     let asked = |times: usize| {
-        let words = [&bywire[..], &["curl", "-s", "-S"], &vec![url.as_str(); times]].concat();
-        ended(fabric.plain(&words).env("BYWIRE_LOG", &log))
+        let words = [&["curl", "-s", "-S"][..], &vec![url.as_str(); times]].concat();
+        ended(fabric.explained(&words).env("BYWIRE_LOG", &log))
     };
 
     let many = asked(20);
@@ -41,15 +40,15 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
 
     // The requested log stays, and another run reports only itself.
     assert!(fs::read_to_string(&log).expect("a log").contains(" carried 127.0.0.1:"));
-    let closed = ended(&mut fabric.plain(&[&bywire[..], &["curl", "-s", "http://127.0.0.1:1/"]].concat()));
+    let closed = ended(&mut fabric.explained(&["curl", "-s", "http://127.0.0.1:1/"]));
     assert_eq!(closed.status.code(), Some(7), "curl's own: {closed:?}");
     assert!(String::from_utf8_lossy(&closed.stderr).contains("0 of this program's"), "{closed:?}");
 
-    let killed = ended(&mut fabric.plain(&[&bywire[..], &["sh", "-c", "kill -9 $$"]].concat()));
+    let killed = ended(&mut fabric.explained(&["sh", "-c", "kill -9 $$"]));
     assert_eq!(killed.status.signal(), Some(9));
     // Signals to it reach the program, which exits as it chooses.
     let ends = ["sh", "-c", "trap 'exit 3' USR1 INT; kill -USR1 $PPID; while :; do sleep 0.1; done"];
-    let told = ended(&mut fabric.plain(&[&bywire[..], &ends].concat()));
+    let told = ended(&mut fabric.explained(&ends));
     assert_eq!(told.status.code(), Some(3), "{told:?}");
     // Nothing is printed without the option.
     let silent = ended(&mut fabric.carried(&["curl", "-s", "-o", "/dev/null", &url]));
@@ -60,7 +59,7 @@ fn outcomes_of_connections_are_printed_on_standard_error_only() {
 fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_preloaded_is_refused() {
     let fabric = Fabric::new();
     let runs = |words: &[&str]| {
-        let output = ended(&mut fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run"], words].concat()));
+        let output = ended(&mut fabric.bywire(&[&["run"], words].concat()));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.lines().count() == 1 && said.starts_with("bywire: "), "{words:?}: {said}");
         (output.status.code(), said)
@@ -77,8 +76,7 @@ fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_
     for name in ["a blank", "a:colon", "$LIB"] {
         let place = fabric.place(name);
         fs::create_dir(&place).expect("a directory");
-        let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--", "true"];
-        let output = ended(fabric.plain(&words).env("BYWIRE_RUNTIME_DIR", &place));
+        let output = ended(fabric.carried(&["true"]).env("BYWIRE_RUNTIME_DIR", &place));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("cannot be named in LD_PRELOAD"), "{said}");
     }
@@ -104,8 +102,7 @@ fn an_end_that_saw_a_reset_is_reported() {
          c.sendall(b'x'); c.sendall(b'y'*1000)\n\
          try:\n  while c.recv(1000): time.sleep(0.01); c.sendall(b'z')\nexcept OSError: pass\nc.close()"
     );
-    let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--", "python3", "-c", &client];
-    let told = ended(&mut fabric.plain(&words));
+    let told = ended(&mut fabric.explained(&["python3", "-c", &client]));
     let said = String::from_utf8_lossy(&told.stderr);
     assert!(told.status.success() && said.contains(" bytes sent, "), "{said}");
 }
@@ -133,8 +130,7 @@ fn a_program_that_never_loads_the_library_is_reported_with_the_reason() {
     write(&program, static_program());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
     let explained = |words: &[&str]| {
-        let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
-        let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
+        let output = ended(&mut fabric.explained(words));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && said.lines().count() == 1, "{words:?}: {said}");
         said
@@ -196,8 +192,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     assert!(built.status.success(), "{built:?}");
     // Directly, and through another program.
     for words in [&[program.as_str()][..], &["sh", "-c", &format!("{program}; exit $?")]] {
-        let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
-        let output = ended(&mut fabric.plain(&[&bywire[..], words].concat()));
+        let output = ended(&mut fabric.explained(words));
         let said = String::from_utf8_lossy(&output.stderr);
         let wanted =
             ": a program or library in Go calls the kernel by itself, and all of its connections are TCP";
@@ -222,9 +217,7 @@ fn explained_places(fabric: &Fabric) -> Vec<String> {
 /// Waits until all programs have ended, except the service.
 fn await_the_end(fabric: &Fabric) {
     let is_service = |command: &String| command.contains("__pairing");
-    eventually("all have ended", || {
-        groups::commands_of(fabric.directory.path()).iter().all(is_service).then_some(())
-    });
+    eventually("all have ended", || groups::commands_of(fabric.directory.path()).iter().all(is_service));
 }
 
 #[test]
@@ -234,8 +227,7 @@ fn a_program_that_starts_after_the_report_leaves_nothing() {
     assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
     // The subshell outlives the others, and starts another program.
     let late = format!("(read word < {gate}; ls; true) > /dev/null 2>&1 < /dev/null & true");
-    let words = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--", "sh", "-c", &late];
-    let told = ended(&mut fabric.plain(&words));
+    let told = ended(&mut fabric.explained(&["sh", "-c", &late]));
     assert!(String::from_utf8_lossy(&told.stderr).contains("0 of this program's"), "{told:?}");
     write(&gate, "now\n");
     await_the_end(&fabric);
@@ -245,17 +237,15 @@ fn a_program_that_starts_after_the_report_leaves_nothing() {
 #[test]
 fn the_next_run_removes_files_of_killed_runs_and_keeps_those_of_running_ones() {
     let fabric = Fabric::new();
-    let explained = |words: &[&str]| {
-        fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"], words].concat())
-    };
     let waiting = |name: &str| {
         let [gate, here] = ["gate", "here"].map(|what| fabric.place(&format!("{name}-{what}")));
         assert!(ended(&mut fabric.plain(&["mkfifo", &gate])).status.success());
         let script = format!(": > {here}; read word < {gate}; true");
-        let running = explained(&["sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let running =
+            fabric.explained(&["sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let running = running.expect("it starts");
         let group = Group::of(&running);
-        eventually("it runs", || fs::exists(&here).expect("looked").then_some(()));
+        eventually("it runs", || fs::exists(&here).expect("looked"));
         (running, group, gate)
     };
     let (mut killed, killed_group, _) = waiting("killed");
@@ -264,7 +254,7 @@ fn the_next_run_removes_files_of_killed_runs_and_keeps_those_of_running_ones() {
     assert_eq!(before.len(), 2, "{before:?}");
     killed_group.end();
     assert_eq!(killed.wait().expect("ours").signal(), Some(9));
-    assert!(ended(&mut explained(&["true"])).status.success());
+    assert!(ended(&mut fabric.explained(&["true"])).status.success());
     let after = explained_places(&fabric);
     assert!(after.len() == 1 && before.contains(&after[0]), "{before:?}, {after:?}");
     write(&gate, "now\n");
@@ -344,8 +334,7 @@ fn an_unusable_runtime_directory_is_reported_with_advice() {
     // Nothing can be made in the last one, as in a read-only mount.
     for place in [&fabric.place("no/such/directory"), &file, &open, "/proc/sys"] {
         for words in [&["run", "--", "true"][..], &["status"], &["status", "--json"]] {
-            let words = [&[env!("CARGO_BIN_EXE_bywire")], words].concat();
-            let output = ended(fabric.plain(&words).env("BYWIRE_RUNTIME_DIR", place));
+            let output = ended(fabric.bywire(words).env("BYWIRE_RUNTIME_DIR", place));
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
             assert!(
@@ -361,7 +350,7 @@ fn an_unusable_runtime_directory_is_reported_with_advice() {
 fn status_says_that_there_is_no_service() {
     let fabric = Fabric::new();
     let status = |words: &[&str], place: Option<&str>| {
-        let mut command = fabric.plain(&[&[env!("CARGO_BIN_EXE_bywire"), "status"], words].concat());
+        let mut command = fabric.bywire(&[&["status"], words].concat());
         place.map(|place| command.env("BYWIRE_PAIRING", place));
         let output = ended(&mut command);
         let [told, said] =

@@ -75,8 +75,7 @@ fn is_right_without_bywire(program: &str) {
 fn is_explained(program: &str, is_carried: bool) {
     let fabric = Fabric::new();
     let (_server, port) = serve(&fabric, &[program], true);
-    let bywire = [env!("CARGO_BIN_EXE_bywire"), "run", "--explain", "--"];
-    let output = ended(&mut fabric.plain(&[&bywire[..], &[program, &port]].concat()));
+    let output = ended(&mut fabric.explained(&[program, &port]));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     assert_eq!(told.contains(BECAUSE), !is_carried, "{told}");

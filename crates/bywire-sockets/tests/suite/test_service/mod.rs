@@ -1,5 +1,7 @@
 //! A pairing service, the library, and the calls that the tests make through it.
 
+pub mod calls;
+pub mod roles;
 pub mod same;
 pub mod transcript;
 
@@ -24,6 +26,7 @@ use bywire_testing::alone;
 
 pub use bywire_testing::eventually;
 pub use bywire_testing::here::is_root;
+pub use roles::{announced, connected, first_caller, plays, told_port};
 
 /// A service for one test, in its own directory.
 pub struct TestService {
@@ -38,6 +41,13 @@ impl TestService {
         let mut running = Service::start(&pairing.service, Scope::User).expect("a service");
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
         pairing
+    }
+
+    /// A service, and a program of a C file beside these tests.
+    pub fn with_program(source: &str) -> Option<(Self, PathBuf)> {
+        let pairing = Self::new();
+        let program = pairing.compiled(source, "program", &["-pthread"])?;
+        Some((pairing, program))
     }
 
     /// A service for the whole machine, with files that its users' programs can read.
@@ -89,11 +99,11 @@ impl TestService {
     }
 
     /// This test as a program of a user, with the library, in a role; see [`role`].
-    pub fn user(&self, user: u32, test: &str, role: &str) -> Command {
+    pub fn user(&self, user: u32, role: &str) -> Command {
         let mut command = Command::new(self.path("test"));
-        command.args(alone(test)).arg("--test-threads=1");
+        roles::in_role(&mut command, &roles::this_test(), role);
         command.env("LD_PRELOAD", self.path("library.so")).env("BYWIRE_SOCKETS_CALLS", "4");
-        command.env(SERVICE_VARIABLE, &self.service).env("BYWIRE_TEST_ROLE", role);
+        command.env(SERVICE_VARIABLE, &self.service);
         command.env(filters::VARIABLE, filters_here().to_string());
         command.current_dir("/").stdout(Stdio::piped()).uid(user).gid(user);
         command
@@ -137,13 +147,9 @@ impl TestService {
     /// The transcript of this test in a separate process with `variable` set to `value`.
     pub fn driven(&self, test: &str, variable: &str, value: &str, calls: Option<u64>) -> String {
         let this = std::env::current_exe().expect("this test");
-        let output = self
-            .command(this, calls)
-            .args(alone(test))
-            .arg("--test-threads=1")
-            .env(variable, value)
-            .output()
-            .expect("the driver");
+        let mut command = self.command(this, calls);
+        command.args(alone(test)).arg("--test-threads=1").env(variable, value);
+        let output = command.output().expect("the driver");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{variable}={value}, {calls:?}: {}\n{text}{said}", output.status);
@@ -160,10 +166,10 @@ impl TestService {
 pub struct Group(PathBuf);
 
 impl Group {
-    /// `None`: none can be made here.
+    /// `None`, with a message: none can be made here.
     pub fn new(bytes: u64) -> Option<Self> {
         let limits = [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
-        limits.iter().find_map(|(folder, limit)| {
+        let made = limits.iter().find_map(|(folder, limit)| {
             // One for each test, all of which may run in this process.
             let thread = std::thread::current().name().unwrap_or_default().replace("::", "-");
             let group = Self(format!("{folder}/bywire-test-{}-{thread}", std::process::id()).into());
@@ -171,7 +177,11 @@ impl Group {
             // A file of the kernel's, which is there already.
             let mut limit = fs::OpenOptions::new().write(true).open(group.0.join(limit)).ok()?;
             limit.write_all(bytes.to_string().as_bytes()).ok().map(|()| group)
-        })
+        });
+        if made.is_none() {
+            println!("not run: no control group with a limit of memory can be made here");
+        }
+        made
     }
 
     /// Where it is.
@@ -575,14 +585,12 @@ pub fn option(fd: RawFd, name: i32) -> i64 {
 }
 
 /// Runs this test as a program with the library, in which connections must be carried. `true`: this is that program.
-pub fn is_driver(test: &str) -> bool {
+pub fn is_driver() -> bool {
     if role().is_some() {
         return true;
     }
     let pairing = TestService::new();
-    let mut command = pairing.command(std::env::current_exe().expect("this test"), Some(1));
-    command.args(alone(test)).arg("--test-threads=1").env("BYWIRE_TEST_ROLE", "driver");
-    assert!(Running::start(&mut command).end().success());
+    pairing.drive(1);
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
     false
 }

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 
 use super::TestService;
+use super::calls::let_wait;
+use super::roles::this_test;
 
 /// Runs `thing` in a separate program, without the library and with it, both at once, and compares the output.
-pub fn same(test: &str, thing: fn(&mut String)) {
+pub fn same(thing: fn(&mut String)) {
     if super::role().is_some() {
         let mut text = String::new();
         thing(&mut text);
@@ -14,10 +16,10 @@ pub fn same(test: &str, thing: fn(&mut String)) {
         print!("\n{text}");
         return;
     }
-    let pairing = TestService::new();
+    let (pairing, test) = (TestService::new(), this_test());
     let [plain, carried] = std::thread::scope(|scope| {
         let driven = [None, Some(1)].map(|calls| {
-            let pairing = &pairing;
+            let (pairing, test) = (&pairing, &test);
             scope.spawn(move || pairing.driven(test, "BYWIRE_TEST_ROLE", "thing", calls))
         });
         driven.map(|driven| driven.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -27,16 +29,23 @@ pub fn same(test: &str, thing: fn(&mut String)) {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
+/// Returns whether this program runs with the library.
+pub fn has_library() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some()
+}
+
+/// With the library, a connection must be carried still.
+pub fn assert_carried(ends: (RawFd, RawFd), what: &str) {
+    assert!(!has_library() || super::is_carried_at_last(ends), "{what}");
+}
+
 /// Two blocking ends. With the library both are carried.
 pub fn pair() -> (RawFd, RawFd) {
     let (client, server) = super::pair();
-    if std::env::var_os("LD_PRELOAD").is_some() {
+    if has_library() {
         super::carry((client, server));
     }
-    for fd in [client, server] {
-        // SAFETY: no pointers.
-        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
-    }
+    [client, server].into_iter().for_each(let_wait);
     (client, server)
 }
 

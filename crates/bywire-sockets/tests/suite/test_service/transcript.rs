@@ -37,8 +37,7 @@ pub fn same(source: &str, things: &[&[&str]]) {
 
 /// The same with another C file loaded after the library, if the library is used.
 pub fn same_beside(source: &str, beside: Option<&str>, things: &[&[&str]]) {
-    let pairing = TestService::new();
-    let Some(program) = pairing.compiled(source, "program", &["-pthread"]) else { return };
+    let Some((pairing, program)) = TestService::with_program(source) else { return };
     let beside = beside.and_then(|source| pairing.compiled(source, "beside.so", &["-shared", "-fPIC"]));
     for words in things {
         compare(&pairing, &program, beside.as_deref(), words);
