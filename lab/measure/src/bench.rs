@@ -32,19 +32,13 @@ pub type Report = fn(&Session) -> Vec<(String, String)>;
 
 /// A source of pairs, and the cells that its pairs make.
 pub trait Sampler {
-    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too.
-    ///
-    /// # Errors
-    /// Why it failed. The pairs taken before stay.
+    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too. If that fails, the pairs taken before stay.
     fn take_pair(&mut self, attempt: u32) -> Result<()>;
 
     /// Pairs taken so far.
     fn pairs_taken(&self) -> u32;
 
-    /// The cells of the pairs taken so far.
-    ///
-    /// # Errors
-    /// They have no value.
+    /// The cells of the pairs taken so far. Fails if they have no value.
     fn cells(&self) -> Result<Vec<Cell>>;
 }
 
@@ -122,10 +116,8 @@ pub const ROUNDS_MAX: u32 = 100;
 /// Runs `preset` and stores it in `directory`. An interrupt ends it early, and the measured pairs are kept.
 ///
 /// With `rounds`, each round takes one pair of every cell, in random order, so that each cell is spread over the whole
-/// session. Without, groups of cells are completed one after the other. `report` makes the page.
-///
-/// # Errors
-/// The directory cannot be written, for instance because the disk is full. Pairs stored before stay.
+/// session. Without, groups of cells are completed one after the other. `report` makes the page. Fails if the directory
+/// cannot be written, for instance because the disk is full. Pairs stored before stay.
 pub fn run(
     preset: Preset,
     rounds: Option<u32>,
@@ -150,10 +142,8 @@ pub fn run(
 }
 
 /// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An
-/// interrupt ends it early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
-///
-/// # Errors
-/// As [`run`].
+/// interrupt ends it early, and the measured pairs are kept. `name` is that of the session, and `report` makes its
+/// page. Fails as [`run`].
 pub fn in_rounds(
     name: &str,
     entries: Vec<Entry>,

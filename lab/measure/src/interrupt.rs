@@ -59,10 +59,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// No process can be started.
+    /// Starts it. Fails if no process can be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let group = Pid::from_raw(child.id() as i32);
@@ -74,10 +71,8 @@ impl Leader {
         Ok(Self { child, group })
     }
 
-    /// Its output until it exits. Both output streams are piped and neither is long.
-    ///
-    /// # Errors
-    /// It does not end within `timeout`, or fails: then with the last line that it printed.
+    /// Its output until it exits. Both output streams are piped and neither is long. Fails if it does not end within
+    /// `timeout`, and if it fails, with the last line that it printed.
     pub fn printed(mut self, program: &str, timeout: Duration) -> Result<String> {
         let started = Instant::now();
         let status = loop {

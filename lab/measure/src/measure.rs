@@ -42,11 +42,8 @@ const PEER_START: Duration = Duration::from_millis(4);
 const CACHELINE_BLOCKS: u32 = 3;
 const CACHELINE_BLOCK_US: u64 = 500;
 
-/// Measures one cell from beginning to end.
-///
-/// # Errors
-/// One line: the request is invalid or not possible here, or what failed. `progress` gets the finished share of the
-/// whole.
+/// Measures one cell from beginning to end. `progress` gets the finished share of the whole. Fails with one line: the
+/// request is invalid or not possible here, or what failed.
 pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
     let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
     while !measurement.is_complete() {
@@ -90,10 +87,7 @@ pub struct Measurement {
 
 impl Measurement {
     /// Checks `request` and opens the namespaces or hosts that its pairs run in. `topology` keeps them for later
-    /// requests.
-    ///
-    /// # Errors
-    /// One line: what is invalid or not possible here, and what to do.
+    /// requests. Fails with one line: what is invalid or not possible here, and what to do.
     pub fn prepare(request: Request, topology: &mut Topology) -> Result<Self> {
         registry::level(&request.level)?;
         if request.level == web::LEVEL {
@@ -226,10 +220,8 @@ impl Measurement {
         })
     }
 
-    /// Runs one more fresh pair (for N½ one for each length of the sweep).
-    ///
-    /// # Errors
-    /// One line from the end that failed; the pairs taken before stay.
+    /// Runs one more fresh pair (for N½ one for each length of the sweep). Fails with one line from the end that
+    /// failed. The pairs taken before stay.
     pub fn take_pair(&mut self) -> Result<()> {
         self.take_pair_telling(&mut |_| {})
     }
@@ -347,10 +339,8 @@ impl Measurement {
     }
 
     /// The cell of the pairs taken so far. For placement in namespaces, its environment states whether they drop
-    /// fragments of incomplete datagrams soon.
-    ///
-    /// # Errors
-    /// No pair has been taken, or its two ends contradict each other.
+    /// fragments of incomplete datagrams soon. Fails if no pair has been taken, or if its two ends contradict each
+    /// other.
     pub fn cell(&self) -> Result<Cell> {
         let mut cell = self.aggregation.cell()?;
         if let Some(Ethernet { frame_link, .. }) = self.ethernet {

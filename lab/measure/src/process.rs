@@ -27,10 +27,7 @@ pub struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Makes `command` start in this setting.
-    ///
-    /// # Errors
-    /// The namespace has gone.
+    /// Makes `command` start in this setting. Fails if the namespace has gone.
     pub fn prepare(&self, command: &mut Command) -> Result<()> {
         self.namespace.map_or(Ok(()), |namespace| namespace.enter(command))?;
         if let Some(preload) = self.preload {

@@ -307,10 +307,7 @@ pub fn names() -> Vec<&'static str> {
     rows().iter().map(|level| level.name).collect()
 }
 
-/// The level of that name.
-///
-/// # Errors
-/// There is no such level. The line lists those that exist.
+/// The level of that name. Fails if there is none, with those that exist.
 pub fn level(name: &str) -> Result<Row, Misuse> {
     let row = rows().into_iter().find(|level| level.name == name);
     row.ok_or_else(|| Misuse(unknown("level", name, &names())))

@@ -199,9 +199,7 @@ pub(crate) fn web_parameters(request: &Request, plan: &web::Plan) -> Parameters 
 }
 
 /// A request for the same messages between two processes, without namespaces or links that would have to be made first.
-///
-/// # Errors
-/// The request is not valid for the levels `eth` and `mpi`.
+/// Fails if the request is not valid for the levels `eth` and `mpi`.
 pub fn anywhere(request: &Request) -> Result<Request> {
     if request.level == web::LEVEL {
         let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);

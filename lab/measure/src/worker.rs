@@ -19,10 +19,8 @@ use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
 use crate::{disturbance, memory, pin, shared_port, web, workload};
 
-/// Runs this process as a worker: reads one assignment, writes messages to its parent, and returns when its part is done.
-///
-/// # Errors
-/// The assignment is invalid. Later failures are reported to the parent.
+/// Runs this process as a worker: reads one assignment, writes messages to its parent, and returns when its part is
+/// done. Fails if the assignment is invalid. Later failures are reported to the parent.
 pub fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
