@@ -18,7 +18,7 @@ pub use crate::budget::{PAIRS, parse_time, time};
 use crate::ethernet::{self, Ethernet};
 use crate::load::Load;
 use crate::machine_probe::{self, Moment, now_unix_seconds};
-use crate::mpi::{self, Choice, Installation};
+use crate::mpi::{self, Choice, Tools};
 use crate::options::MTU_BYTES;
 pub use crate::options::Request;
 use crate::placement::{Cores, Placement};
@@ -104,7 +104,7 @@ impl Measurement {
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         resolution::check_bounds(&request, level, test).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
-            Installation::look(choice.implementation)?;
+            Tools::of(choice.implementation)?;
             if choice.link == mpi::Link::Bywire {
                 provider::directory()?;
             }
@@ -211,7 +211,8 @@ impl Measurement {
         plan.bind = placement.target_address();
         plan.carriers = placement.carriers().to_vec();
         let cores = resolution::choose_cores(request.cores, &placement).map_err(Misuse::of)?;
-        let between = if matches!(placement, Placement::Namespaces(_)) { "namespaces" } else { "processes" };
+        let between =
+            if matches!(placement, Placement::Namespaces { .. }) { "namespaces" } else { "processes" };
         Ok(Self {
             parameters: resolution::web_parameters(request, &plan),
             link: Some(plan.link.name().to_owned()),
@@ -238,7 +239,7 @@ impl Measurement {
         self.take_alone(progress)?;
         drop(load);
         if let Some((before, after)) = counted.zip(self.count_segments()?) {
-            *self.segments.get_or_insert_default() += after - before;
+            self.segments = Some(self.segments.unwrap_or_default().and(after.since(before)));
         }
         self.moments.push(Moment { pair, began_unix_seconds, before, after: probe(self.cores) });
         // A session in rounds may take more pairs. The second reading counts for all of them.
@@ -366,8 +367,8 @@ impl Measurement {
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
-        if let Placement::Namespaces(namespaces) = &self.placement {
-            cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments() });
+        if let Placement::Namespaces { network, .. } = &self.placement {
+            cell.environment = json!({ "forgets_fragments": network.forgets_fragments() });
         }
         cell.moments.clone_from(&self.moments);
         Ok(cell)
@@ -416,7 +417,7 @@ mod tests {
             ),
             ("msg fanin --size 67108863 --connections 5", "fewer --connections"),
             ("tcp latency --integrity on", "--integrity does not apply"),
-            ("tcp latency --load 0", "--load is out of bounds: give 1 to 256"),
+            ("tcp latency --load 0", "--load 0 is out of bounds: give 1 to 256"),
             ("sock latency --between threads", "joins programs"),
             ("udp latency --epoll", "--epoll does not apply"),
             ("tcp latency --epoll --spin", "--spin does not apply"),

@@ -239,9 +239,11 @@ impl Request {
                 row.set(&mut request, value.unwrap_or_default())?;
             } else {
                 let place = if request.level.is_empty() { &mut request.level } else { &mut request.test };
+                ensure!(place.is_empty(), "{word} stands after a level and a test");
                 word.clone_into(place);
             }
         }
+        ensure!(!request.test.is_empty(), "a level and a test are needed");
         Ok(request)
     }
 
