@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, ensure};
 use bywire::{Event, Port, PortOptions, Priority};
 use bywire_command::provider;
 use bywire_measure::memory;
-use bywire_measure::mpi::{Implementation, Installation, loading};
+use bywire_measure::mpi::{Implementation, Tools};
 use bywire_measure::namespaces::Namespaces;
 use bywire_measure::{environment, pin};
 use bywire_node::client::{self, ClientError};
@@ -23,7 +23,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
 use crate::carried_units::{self, Loaded};
-use crate::{count, reachability};
+use crate::{count, mpi_loading, reachability};
 
 /// Arguments of `bywire doctor`.
 #[derive(clap::Args, Debug)]
@@ -275,7 +275,7 @@ fn mpi_programs() -> Vec<Finding> {
     let directory = directory.map_err(|error| format!("{error:#}")).into();
     let installed =
         finding("provider", "bywire mpi env, level mpi over link bywire", directory, "./x install");
-    let implementations = loading::of_this_machine();
+    let implementations = mpi_loading::of_this_machine();
     if implementations.is_empty() {
         let none = "none is installed with its compiler: there is nothing to load the provider".to_owned();
         return vec![installed, finding("MPI", "bywire mpi env", Tried::Off(none), "")];
@@ -321,7 +321,8 @@ fn this_shell() -> Tried {
 }
 
 fn mpi() -> Vec<Finding> {
-    let here = |implementation| Installation::look(implementation).map_err(|error| format!("{error:#}"));
+    let version = |implementation| Tools::of(implementation).map(|tools| tools.version);
+    let here = |implementation| version(implementation).map_err(|error| format!("{error:#}"));
     let finding =
         |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
     let both = [
@@ -355,7 +356,9 @@ fn futex() -> Result<String, String> {
 
 fn network_namespaces() -> Result<String, String> {
     match Namespaces::veth_pair(1500) {
-        Ok(pair) if pair.source.is_unprivileged() => Ok("two joined by veth, in a user namespace".to_owned()),
+        Ok(pair) if pair.nodes[0].is_unprivileged() => {
+            Ok("two joined by veth, in a user namespace".to_owned())
+        }
         Ok(_) => Ok("two joined by veth".to_owned()),
         Err(reason) => Err(format!("{reason:#}")),
     }

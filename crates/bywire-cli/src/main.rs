@@ -17,6 +17,7 @@ mod key;
 mod manual;
 mod measure;
 mod mpi;
+mod mpi_loading;
 mod node;
 mod node_metrics;
 mod node_status;

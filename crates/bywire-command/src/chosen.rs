@@ -17,10 +17,7 @@ pub struct Chosen<R> {
 }
 
 impl<R: Table> Chosen<R> {
-    /// Sets them in `request`.
-    ///
-    /// # Errors
-    /// One line that says which text is not valid.
+    /// Sets them in `request`. Fails with one line about the text that is not valid.
     pub fn set_in(&self, request: &mut R) -> Result<()> {
         R::rows().iter().try_for_each(|row| self.text(row.name).map_or(Ok(()), |text| row.set(request, text)))
     }

@@ -181,10 +181,7 @@ impl<R> OptionRow<R> {
         !matches!(self.form, Form::Flag(_))
     }
 
-    /// Checks its text.
-    ///
-    /// # Errors
-    /// As [`OptionRow::set`].
+    /// Checks its text. Fails as [`OptionRow::set`].
     pub fn check(&self, text: &str) -> Result<()>
     where
         R: Default,
@@ -212,10 +209,7 @@ impl<R> OptionRow<R> {
         }
     }
 
-    /// Sets it in `request`. A flag is set by any text.
-    ///
-    /// # Errors
-    /// One line with the permitted values.
+    /// Sets it in `request`. A flag is set by any text. Fails with one line about the permitted values.
     pub fn set(&self, request: &mut R, text: &str) -> Result<()> {
         let setting = (self.value_in)(request);
         match self.form {
@@ -240,10 +234,8 @@ impl<R> OptionRow<R> {
         Some((name, self.word()?))
     }
 
-    /// Checks its environment variable, because the program that reads it does not report an unknown word.
-    ///
-    /// # Errors
-    /// One line that says which values there are.
+    /// Checks its environment variable, because the program that reads it does not report an unknown word. Fails with
+    /// one line about the values that there are.
     pub fn check_variable(&self) -> Result<()> {
         let Some((name, meaning)) = self.variable else { return Ok(()) };
         let word = std::env::var_os(name).unwrap_or_default();
@@ -285,10 +277,7 @@ pub trait Setting {
     /// Its value. A pair is written with a comma.
     fn value(&self) -> Option<Value>;
 
-    /// Sets it.
-    ///
-    /// # Errors
-    /// The text is not a value of its type.
+    /// Sets it. Fails if the text is not a value of its type.
     fn read(&mut self, text: &str) -> Result<()>;
 }
 

@@ -4,10 +4,8 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 
-/// Prints to standard output. A closed one is an error that [`exit_status::of`](crate::exit_status::of) does not report.
-///
-/// # Errors
-/// Those of writing.
+/// Prints to standard output. A closed one is an error that [`exit_status::of`](crate::exit_status::of) does not
+/// report.
 pub fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;

@@ -26,10 +26,8 @@ const FORWARDED: [&str; 2] = ["FI_PROVIDER_PATH", "FI_PROVIDER"];
 /// The variable with the options by which Open MPI takes them there.
 pub const OPTIONS_VARIABLE: &str = "BYWIRE_MPI";
 
-/// The directory that holds the provider: the one named by `BYWIRE_LIBFABRIC_DIRECTORY`, the installed one, or that of a build.
-///
-/// # Errors
-/// One line: there is none, and what to do.
+/// The directory that holds the provider: the one named by `BYWIRE_LIBFABRIC_DIRECTORY`, the installed one, or that of
+/// a build. Fails with one line if there is none: what to do.
 pub fn directory() -> Result<PathBuf> {
     let command = env::current_exe().context("cannot find this program's own file")?;
     let beside = command.parent().unwrap_or(Path::new("/"));

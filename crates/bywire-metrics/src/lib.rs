@@ -55,10 +55,7 @@ struct Answer {
 }
 
 impl Metrics {
-    /// Listens on `address`.
-    ///
-    /// # Errors
-    /// The error of the kernel.
+    /// Listens on `address`. Fails with the error of the kernel.
     pub fn listen(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -74,10 +71,7 @@ impl Metrics {
         (is_writing || self.is_paused).then_some(RETRY)
     }
 
-    /// Does what can be done without waiting. `page` makes the page.
-    ///
-    /// # Errors
-    /// The error of `page`.
+    /// Does what can be done without waiting. `page` makes the page. Fails with the error of `page`.
     pub fn serve<E>(&mut self, mut page: impl FnMut() -> Result<String, E>) -> Result<(), E> {
         let ready = self.poller.wait(Some(Duration::ZERO)).map(<[u64]>::to_vec).unwrap_or_default();
         for tag in ready.iter().copied().filter(|tag| *tag != LISTENER) {

@@ -6,10 +6,7 @@ use quick_junit::{NonSuccessKind, Report, SerializeError, TestCase, TestCaseStat
 use crate::comparison::{Comparison, Row, Verdict};
 
 /// The whole document. Worse cells are failures, and missing ones are errors. Cells with too few pairs, and cells that
-/// may be missing, are skipped.
-///
-/// # Errors
-/// The library cannot write it.
+/// may be missing, are skipped. Fails if the library cannot write it.
 pub fn report(comparison: &Comparison) -> Result<String, SerializeError> {
     let mut suite = TestSuite::new(format!("{} against {}", comparison.after.name, comparison.before.name));
     for row in &comparison.rows {

@@ -20,10 +20,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Reads the directory of a session, or one that contains sessions.
-    ///
-    /// # Errors
-    /// It has none, or one cannot be read.
+    /// Reads the directory of a session, or one that contains sessions. Fails if it has none, or if one cannot be read.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         Ok(Self { name: path.display().to_string(), sessions: store::read_all(path)? })
     }

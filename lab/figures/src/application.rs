@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bywire_measure::interrupt::Leader;
+use bywire_measure::interrupt::{Leader, awaited};
+use bywire_measure::namespaces::Killed;
 use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -40,7 +41,7 @@ pub enum Mode {
 pub struct Testbed {
     mode: Mode,
     launch: Launch,
-    service: Option<Child>,
+    service: Option<Killed>,
     directory: tempfile::TempDir,
 }
 
@@ -52,7 +53,7 @@ impl Testbed {
         let launch = Launch::new(directory.path(), &launch::find_library()?)?;
         let service = match mode {
             Mode::Plain => None,
-            _ => Some(launch.start_service(Command::new(std::env::current_exe()?))?),
+            _ => Some(Killed(launch.start_service(Command::new(std::env::current_exe()?))?)),
         };
         if service.is_some() {
             // For servers that may not run as root: the service's socket, and the tokens of cores.
@@ -83,12 +84,11 @@ impl Testbed {
     /// that started them.
     fn serve(&self, pinned: bool, line: &str, port: u16) -> Result<Leader> {
         let mut server = process::start(&mut self.command(End::Target, pinned, line)?)?;
-        let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let listening = awaited(Duration::from_millis(5), TIMEOUT, || {
             ensure!(server.child.try_wait()?.is_none(), "`{line}` ended before it listened");
-            ensure!(started.elapsed() < TIMEOUT, "`{line}` does not listen");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            Ok(TcpStream::connect(("127.0.0.1", port)).ok())
+        })?;
+        listening.with_context(|| format!("`{line}` does not listen"))?;
         Ok(server)
     }
 
@@ -119,15 +119,6 @@ impl Testbed {
         match &self.service {
             Some(_) => Ok(status::query(self.launch.service())?.carried_ever),
             None => Ok(0),
-        }
-    }
-}
-
-impl Drop for Testbed {
-    fn drop(&mut self) {
-        if let Some(service) = &mut self.service {
-            let _gone_already = service.kill();
-            let _gone = service.wait();
         }
     }
 }
@@ -225,12 +216,10 @@ pub fn postgresql(mode: Mode) -> Contestant {
 fn await_ready(port: u16) -> Result<()> {
     let asked = find("pg_isready", "postgresql")?;
     let line = format!("{asked} -q -h 127.0.0.1 -p {port} -U tester -d postgres");
-    let started = Instant::now();
-    while !process::command(None, None, &line)?.status()?.success() {
-        ensure!(started.elapsed() < RECOVERY, "PostgreSQL listens and accepts nobody");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    let ready = awaited(Duration::from_millis(20), RECOVERY, || {
+        Ok(process::command(None, None, &line)?.status()?.success().then_some(()))
+    })?;
+    ready.context("PostgreSQL listens and accepts nobody")
 }
 
 fn make_cluster() -> Result<tempfile::TempDir> {

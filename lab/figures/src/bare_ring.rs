@@ -51,7 +51,6 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// All of them, with their names.
     pub const ALL: [(Self, &str); 3] =
         [(Self::Late, "no claim"), (Self::Prefetch, "prefetch"), (Self::Stores, "early stores")];
 }
@@ -59,7 +58,6 @@ impl Claim {
 /// A mapping through which the reader could also write.
 pub const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// The parameters of one measurement.
 #[derive(Clone, Copy)]
 pub struct Variant {
     /// The order after each message.
@@ -80,7 +78,6 @@ pub const AS_A_PORT: Variant =
 /// How a message is published before the next one begins.
 #[derive(Clone, Copy)]
 pub enum Publication {
-    /// By its store only.
     Store,
     /// A locked instruction follows.
     Locked,
@@ -89,7 +86,6 @@ pub enum Publication {
 }
 
 impl Publication {
-    /// All of them, with their names.
     pub const ALL: [(Self, &str); 3] =
         [(Self::Store, "no fence"), (Self::Locked, "locked instruction"), (Self::Fenced, "full fence")];
 

@@ -47,7 +47,6 @@ pub enum What {
 impl What {
     const ALL: [Self; 4] = [Self::Latency, Self::Bulk, Self::Packets, Self::OneByOne];
 
-    /// The unit of its figure.
     pub fn unit(self) -> Unit {
         if self == Self::Latency { Unit::Nanoseconds } else { Unit::BytesPerSecond }
     }
@@ -107,7 +106,6 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// One end's socket.
 struct End {
     socket: UdpSocket,
     protection: Protection,

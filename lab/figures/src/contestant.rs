@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bywire_analysis::statistics::{bootstrap_median_over_pairs, median, median_over_pairs};
-use bywire_measure::bench::{Entry, Sampler};
+use bywire_measure::bench::{Entry, Prepare, Sampler, Subject};
 use bywire_measure::machine_probe::{self, now_unix_seconds};
 use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
-use bywire_measure::{options, pin};
+use bywire_measure::pin;
 pub use bywire_results::cell::Unit;
 use bywire_results::cell::{Block, CELL_SCHEMA, Cell};
 use bywire_results::details::COMMAND;
@@ -39,14 +39,14 @@ const SETTLING_BLOCKS: usize = 1;
 pub type Samples = Vec<(Metric, f64)>;
 
 /// Makes what a contestant needs, and returns its work.
-type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Work>>;
+type Preparation = Box<dyn FnOnce(&mut Topology) -> Result<Work>>;
 
 /// Something that can be measured by one fresh pair of processes at a time.
 pub struct Contestant {
     /// The command that measures it alone, for readers.
     pub command: String,
     expected: Duration,
-    prepare: Prepare,
+    prepare: Preparation,
 }
 
 /// The source of a contestant's pairs.
@@ -72,21 +72,6 @@ struct Apart {
     /// Whether the mean of what follows the beginning of a connection counts.
     settles: bool,
     merged: Option<Cell>,
-}
-
-/// The request in words of `bywire measure`: the level, the test, and options.
-pub fn request(words: &str) -> Result<Request> {
-    let mut words = words.split_whitespace();
-    let [level, test] =
-        [words.next(), words.next()].map(|word| word.context("a level and a test come first"));
-    let mut request = Request::new(level?, test?);
-    while let Some(word) = words.next() {
-        let row = options::OPTIONS.iter().find(|row| word.strip_prefix("--") == Some(row.name));
-        let row = row.with_context(|| format!("there is no option {word}"))?;
-        let text = if row.takes_value() { words.next().unwrap_or_default() } else { "" };
-        row.set(&mut request, text).with_context(|| word.to_owned())?;
-    }
-    Ok(request)
 }
 
 impl Contestant {
@@ -125,9 +110,9 @@ impl Contestant {
         pairs: u32,
         prepare: impl FnOnce(Request, &mut Topology) -> Result<Work> + 'static,
     ) -> Result<Self> {
-        let request = request(words).with_context(|| format!("{NO_REQUEST}: {words}"))?;
+        let request = Request::of_words(words).with_context(|| format!("{NO_REQUEST}: {words}"))?;
         let request = Request { time_seconds: Some(pair_seconds * f64::from(PAIRS)), ..request };
-        let expected = Entry::from(request.clone()).expected * pairs;
+        let expected = Entry::from(request.clone()).subject.expected * pairs;
         let command = request.command();
         Ok(Self { command, expected, prepare: Box::new(move |topology| prepare(request, topology)) })
     }
@@ -156,17 +141,15 @@ impl Contest {
 
     /// The entries of a session. An absence names the contestant.
     pub fn entries(self) -> Vec<Entry> {
-        let entry = |(name, contestant): (String, Result<Contestant>)| Entry {
-            level: name.clone(),
-            test: None,
-            shape: name.clone(),
-            expected: contestant.as_ref().map_or(Duration::ZERO, |contestant| contestant.expected),
-            failures_max: FAILURES_MAX,
-            prepare: Box::new(move |topology| {
+        let entry = |(name, contestant): (String, Result<Contestant>)| {
+            let expected = contestant.as_ref().map_or(Duration::ZERO, |contestant| contestant.expected);
+            let subject = Subject { level: name.clone(), test: None, shape: name.clone(), expected };
+            let prepare: Prepare = Box::new(move |topology| {
                 let Contestant { command, prepare, .. } = contestant?;
                 let work = prepare(topology)?;
                 Ok(Box::new(Pairs { name, command, rounds: Vec::new(), metrics: BTreeMap::new(), work }))
-            }),
+            });
+            Entry { subject, failures_max: FAILURES_MAX, prepare }
         };
         self.0.into_iter().map(entry).collect()
     }
@@ -410,9 +393,9 @@ mod tests {
         let words = "msg latency --size 8 --integrity on --no-spin";
         assert_eq!(command(words).unwrap(), format!("bywire measure {words} --time 2"));
         let words = "memory cacheline --lines 256";
-        assert_eq!(request(words).unwrap().command(), format!("bywire measure {words}"));
+        assert_eq!(Request::of_words(words).unwrap().command(), format!("bywire measure {words}"));
         for wrong in ["msg", "msg latency --sise 8", "msg latency --size", "msg latency --spin 8"] {
-            assert!(request(wrong).is_err(), "{wrong}");
+            assert!(Request::of_words(wrong).is_err(), "{wrong}");
         }
     }
 }

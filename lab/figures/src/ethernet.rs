@@ -31,7 +31,7 @@ pub type Join = Rc<dyn Fn() -> Result<Place>>;
 
 /// Two namespaces, joined by the laboratory's link.
 pub fn joined(frame_link: FrameLink) -> Join {
-    Rc::new(move || Ok(Place(Some(Arc::new(frame_link.open()?)))))
+    Rc::new(move || Ok(Place(Some(Arc::new(frame_link.open(None)?)))))
 }
 
 /// Serves this many measurements with one pair of namespaces, and then makes fresh ones.
@@ -122,7 +122,7 @@ pub fn flows(join: Join, count: u32, both_ways: bool) -> Contestant {
         let report = iperf3(place, &options)?;
         let (spent_after, after) = (spent(), Segments::of(place.namespaces())?);
         let rate = received(&report)? + if both_ways { received_back(&report)? } else { 0.0 };
-        let counted = after - before;
+        let counted = after.since(before);
         let [sent, again] = [counted.sent, counted.again].map(|count| count as f64);
         let demand_us_per_kb = 1e9 * (spent_after - spent_before) / (rate * COSTED_SECONDS);
         Ok(vec![

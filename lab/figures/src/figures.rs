@@ -9,84 +9,72 @@ use bywire_analysis::statistics::median;
 use bywire_results::cell::{Cell, Session, Unit};
 use serde_json::{Map, Value};
 
-/// A figure of a contestant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Metric {
-    /// The main figure. For the laboratory's tests it is the value of their cells.
-    Value,
-    /// The mean half-RTT.
-    Mean,
-    /// The half-RTT of which one in a thousand takes longer.
-    P999,
-    /// The median half-RTT, if the value is another one.
-    HalfRtt,
-    /// Messages per second.
-    Messages,
-    /// CPU of a message at both ends.
-    Overhead,
-    /// The length that reaches half of the rate.
-    NHalf,
-    /// The rate of long messages.
-    Long,
-    /// The rate of long messages in both directions together.
-    TwoWay,
-    /// The rate of messages of this length.
-    Rate(u64),
-    /// CPU for each KB of everything that takes part.
-    Demand,
-    /// CPU for each KB of the source.
-    Source,
-    /// CPU for each KB of the target.
-    Target,
-    /// CPU for each KB of the processes between both ends.
-    Between,
-    /// Segments that TCP sent again, where none counts as one so that a ratio can be told.
-    Again,
-    /// The part that they are of all segments.
-    AgainShare,
-    /// The time of a first connect.
-    Cold,
-    /// The time of a later connect.
-    Warm,
-    /// Memory of an idle connection.
-    Memory,
-    /// CPU of idle connections.
-    Cpu,
+/// Makes the enumeration of figures, each with its name in a stored session, and its unit, if it is not the contestant's own.
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $metric:ident = $name:literal: $unit:expr;)+) => {
+        /// A figure of a contestant.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Metric {
+            $($(#[$doc])* $metric,)+
+            /// The rate of messages of this length.
+            Rate(u64),
+        }
+
+        /// All but the rates by length.
+        const METRICS_NAMED: &[(Metric, &str, Option<Unit>)] = &[$((Metric::$metric, $name, $unit),)+];
+    };
 }
 
-/// All but the rates by length: the name in a stored session, and the unit. That of a value is the contestant's own.
-const METRICS_NAMED: [(Metric, &str, Option<Unit>); 19] = [
-    (Metric::Value, "", None),
-    (Metric::Mean, "mean", Some(Unit::Nanoseconds)),
-    (Metric::P999, "p99.9", Some(Unit::Nanoseconds)),
-    (Metric::HalfRtt, "half-RTT", Some(Unit::Nanoseconds)),
-    (Metric::Messages, "messages", Some(Unit::MessagesPerSecond)),
-    (Metric::Overhead, "overhead", Some(Unit::Nanoseconds)),
-    (Metric::NHalf, "N½", Some(Unit::Bytes)),
-    (Metric::Long, "long", Some(Unit::BytesPerSecond)),
-    (Metric::TwoWay, "two-way", Some(Unit::BytesPerSecond)),
-    (Metric::Demand, "demand", Some(Unit::MicrosecondsPerKb)),
-    (Metric::Source, "source", Some(Unit::MicrosecondsPerKb)),
-    (Metric::Target, "target", Some(Unit::MicrosecondsPerKb)),
-    (Metric::Between, "between", Some(Unit::MicrosecondsPerKb)),
-    (Metric::Again, "again", Some(Unit::Count)),
-    (Metric::AgainShare, "share again", Some(Unit::LostShare)),
-    (Metric::Cold, "cold", Some(Unit::Nanoseconds)),
-    (Metric::Warm, "warm", Some(Unit::Nanoseconds)),
-    (Metric::Memory, "memory", Some(Unit::Bytes)),
-    (Metric::Cpu, "CPU", Some(Unit::NanosecondsPerSecond)),
-];
+metrics! {
+    /// The main figure. For the laboratory's tests it is the value of their cells.
+    Value = "": None;
+    /// The mean half-RTT.
+    Mean = "mean": Some(Unit::Nanoseconds);
+    /// The half-RTT of which one in a thousand takes longer.
+    P999 = "p99.9": Some(Unit::Nanoseconds);
+    /// The median half-RTT, if the value is another one.
+    HalfRtt = "half-RTT": Some(Unit::Nanoseconds);
+    Messages = "messages": Some(Unit::MessagesPerSecond);
+    /// CPU of a message at both ends.
+    Overhead = "overhead": Some(Unit::Nanoseconds);
+    /// The length that reaches half of the rate.
+    NHalf = "N½": Some(Unit::Bytes);
+    /// The rate of long messages.
+    Long = "long": Some(Unit::BytesPerSecond);
+    /// The rate of long messages in both directions together.
+    TwoWay = "two-way": Some(Unit::BytesPerSecond);
+    /// CPU for each KB of everything that takes part.
+    Demand = "demand": Some(Unit::MicrosecondsPerKb);
+    /// CPU for each KB of the source.
+    Source = "source": Some(Unit::MicrosecondsPerKb);
+    /// CPU for each KB of the target.
+    Target = "target": Some(Unit::MicrosecondsPerKb);
+    /// CPU for each KB of the processes between both ends.
+    Between = "between": Some(Unit::MicrosecondsPerKb);
+    /// Segments that TCP sent again, where none counts as one so that a ratio can be told.
+    Again = "again": Some(Unit::Count);
+    /// The part that they are of all segments.
+    AgainShare = "share again": Some(Unit::LostShare);
+    /// The time of a first connect.
+    Cold = "cold": Some(Unit::Nanoseconds);
+    /// The time of a later connect.
+    Warm = "warm": Some(Unit::Nanoseconds);
+    /// Memory of an idle connection.
+    Memory = "memory": Some(Unit::Bytes);
+    /// CPU of idle connections.
+    Cpu = "CPU": Some(Unit::NanosecondsPerSecond);
+}
 
 impl Metric {
     /// The metric of that name in a stored session.
     pub fn of_name(name: &str) -> Option<Self> {
-        let named = METRICS_NAMED.into_iter().find(|row| row.1 == name);
+        let named = METRICS_NAMED.iter().find(|row| row.1 == name);
         named.map(|row| row.0).or_else(|| name.parse().ok().map(Self::Rate))
     }
 
     /// Its unit, if it is not the contestant's own.
     pub fn unit(self) -> Option<Unit> {
-        let named = METRICS_NAMED.into_iter().find(|row| row.0 == self);
+        let named = METRICS_NAMED.iter().find(|row| row.0 == self);
         named.map_or(Some(Unit::BytesPerSecond), |row| row.2)
     }
 }
@@ -106,13 +94,10 @@ impl Display for Metric {
 /// A figure of a contestant, by the contestant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series<'a> {
-    /// The contestant.
     pub contestant: &'a str,
-    /// Its figure.
     pub metric: Metric,
 }
 
-/// The value of a contestant.
 pub const fn value(contestant: &str) -> Series<'_> {
     by(contestant, Metric::Value)
 }
@@ -161,7 +146,6 @@ pub struct Figures<'a> {
 /// The rounds of a session, or those at one distance of the cores.
 #[derive(Clone, Copy)]
 pub struct Rounds<'a> {
-    /// The figures of all rounds.
     pub figures: &'a Figures<'a>,
     /// The distance, if not all rounds count.
     pub at: Option<State>,
@@ -179,13 +163,11 @@ pub fn without(contestant: &str, reason: &str) -> Session {
 }
 
 impl<'a> Figures<'a> {
-    /// Those of `session`.
     pub fn of(session: &'a Session) -> Self {
         let moments = session.cells.iter().flat_map(|cell| &cell.moments);
         Self { session, conditions: Conditions::of_moments(moments) }
     }
 
-    /// All rounds.
     pub fn rounds(&self) -> Rounds<'_> {
         Rounds { figures: self, at: None }
     }
@@ -248,7 +230,6 @@ impl Rounds<'_> {
         Some(Figure { value, ..spread })
     }
 
-    /// The values of a series by round.
     pub fn values(self, series: Series) -> BTreeMap<u64, f64> {
         let cells = self.figures.cells().filter(|(name, _)| *name == series.contestant);
         let values = cells.flat_map(|(_, cell)| {
@@ -298,7 +279,7 @@ mod tests {
         assert_eq!(value("floor").to_string(), "floor");
         assert_eq!(by("ucx", Metric::Mean).to_string(), "ucx mean");
         assert_eq!(by("mpi", Metric::Rate(1024)).to_string(), "mpi 1024");
-        for metric in METRICS_NAMED.map(|row| row.0).into_iter().chain([Metric::Rate(1024)]) {
+        for metric in METRICS_NAMED.iter().map(|row| row.0).chain([Metric::Rate(1024)]) {
             assert_eq!(Metric::of_name(&metric.to_string()), Some(metric));
         }
     }

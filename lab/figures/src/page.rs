@@ -34,7 +34,6 @@ pub fn show(unit: Unit) -> Show {
     }
 }
 
-/// `1.23`.
 pub fn show_ratio(value: f64) -> String {
     format!("{value:.2}")
 }
@@ -122,15 +121,11 @@ pub fn contestants(figures: &Figures) -> String {
             Row::of([series.to_string().into(), shown.into(), disturbed.clone().into(), Entry::code(command)])
         })
     });
-    let columns = [
-        Column::words("series"),
-        Column::figures("median (lowest to highest round)"),
-        Column::figures("disturbed blocks"),
-        Column::words("command"),
-    ];
+    let names = ["series", "median (lowest to highest round)", "disturbed blocks", "command"];
+    let columns = Column::aligned("lrrl", names);
     let absent = figures.session.absent.iter();
     let failed = absent.map(|absence| format!("\n{} was given up: {}\n", absence.level, absence.reason));
-    Table::new("", columns.to_vec(), rows.collect()).markdown() + &failed.collect::<String>()
+    Table::new("", columns, rows.collect()).markdown() + &failed.collect::<String>()
 }
 
 /// The requirements of every part.
@@ -140,7 +135,6 @@ const ROUNDS_MIN: usize = 3;
 
 /// A part of `./x figures` with requirements.
 pub struct Part {
-    /// Its name.
     pub name: &'static str,
     /// Its contestants, which are given the measuring time of a pair.
     pub contestants: fn(f64) -> Contest,
@@ -186,7 +180,6 @@ pub struct Requirement {
     show: Show,
 }
 
-/// The requirements of a part.
 pub fn requirements(part: &str) -> Result<Vec<Requirement>> {
     let heading = format!("[{part}]");
     let lines = REQUIREMENTS.lines().skip_while(|line| *line != heading).skip(1);

@@ -23,7 +23,6 @@ use crate::process::{self, End, Place, Player, cpu_ns, proportional_bytes};
 const CONNECTIONS: usize = 64;
 /// Kills for each sample, which is the slowest of them.
 const KILLS: u32 = 5;
-/// The duration of the outage.
 const OUTAGE: Duration = Duration::from_secs(5);
 /// An answer that takes this long was delayed by the outage.
 const GAP: Duration = Duration::from_secs(1);
@@ -84,8 +83,7 @@ pub fn outage(nodes: &FabricPair, _seconds: f64) -> Result<Samples> {
     let _target = start(nodes, End::Target, &["echo"])?.ready()?;
     let mut source = start(nodes, End::Source, &["outage"])?.ready()?;
     std::thread::sleep(SETTLE);
-    let sides = [&nodes.namespaces.source, &nodes.namespaces.target];
-    let lose = |lost_ppm| sides.into_iter().try_for_each(|side| side.lose(INTERFACE, lost_ppm));
+    let lose = |lost_ppm| nodes.namespaces.nodes.iter().try_for_each(|side| side.lose(INTERFACE, lost_ppm));
     lose(1_000_000)?;
     std::thread::sleep(OUTAGE);
     let back_ns = monotonic_ns();

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use bywire_measure::clock::monotonic_ns;
 use bywire_measure::interrupt::Leader;
 use bywire_measure::namespaces::{INTERFACE, Namespace, Namespaces, PREFIX_LENGTH};
-use bywire_measure::pin;
 pub use bywire_measure::plan::End;
+use bywire_measure::{pin, process};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -30,15 +30,10 @@ const CROSSING: Duration = Duration::from_secs(15);
 /// A server listens by then, else the attempt fails and is repeated.
 const LISTENING: Duration = Duration::from_millis(150);
 
-/// The path of a program: in `PATH`, or in Debian's directories of servers. It keeps the name that it is called by, because some
-/// programs behave according to that.
+/// The path of a program, also of PostgreSQL in Debian.
 pub fn find(program: &str, package: &str) -> Result<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let directories = std::env::split_paths(&path)
-        .chain(["/usr/sbin".into()])
-        .chain(versions.map(|version| version.path().join("bin")));
-    let found = directories.map(|directory| directory.join(program)).find(|path| path.exists());
+    let found = process::find(program, versions.map(|version| version.path().join("bin")));
     let found = found.with_context(|| {
         format!("{program} is not installed: `./x figures` installs it as root, or apt-get install {package}")
     });
@@ -62,7 +57,6 @@ fn words(line: &str) -> Vec<&str> {
     words.collect::<Vec<_>>().concat()
 }
 
-/// The core of an end.
 pub fn core(end: End) -> u32 {
     let (source, target) = pin::two_cores();
     if end == End::Source { source } else { target }
@@ -98,7 +92,7 @@ impl Place {
     /// Two fresh namespaces in which TCP uses CUBIC, whatever this system's default is.
     pub fn wire() -> Result<Self> {
         let namespaces = Namespaces::veth_pair(1500)?;
-        for side in [&namespaces.source, &namespaces.target] {
+        for side in &namespaces.nodes {
             let (address, network) = (side.address(), Ipv4Addr::from_bits(side.address().to_bits() & !0xff));
             side.configure(&format!(
                 "route replace {network}/{PREFIX_LENGTH} dev {INTERFACE} src {address} congctl cubic\n"
@@ -107,20 +101,15 @@ impl Place {
         Ok(Self(Some(Arc::new(namespaces))))
     }
 
-    /// The namespace of an end.
     pub fn namespace(&self, end: End) -> Option<&Namespace> {
-        self.0.as_ref().map(|namespaces| match end {
-            End::Source => &namespaces.source,
-            End::Target => &namespaces.target,
-        })
+        self.0.as_ref().map(|namespaces| &namespaces.nodes[end as usize])
     }
 
     /// Both namespaces, if there are any.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
-        self.0.iter().flat_map(|namespaces| [&namespaces.source, &namespaces.target])
+        self.0.iter().flat_map(|namespaces| &namespaces.nodes)
     }
 
-    /// The address of an end.
     pub fn address(&self, end: End) -> Ipv4Addr {
         self.namespace(end).map_or(Ipv4Addr::LOCALHOST, Namespace::address)
     }
@@ -206,7 +195,6 @@ pub struct Player {
 }
 
 impl Player {
-    /// Starts it.
     pub fn start(command: &mut Command) -> Result<Self> {
         let mut running = start_piped(command.stdin(Stdio::piped()))?;
         let output = running.child.stdout.take().context("a process without output")?;
@@ -219,12 +207,10 @@ impl Player {
         Ok(self)
     }
 
-    /// Its process.
     pub fn id(&self) -> u32 {
         self.running.child.id()
     }
 
-    /// Its next line.
     pub fn line(&mut self) -> Result<String> {
         if let Some(line) = self.lines.next() {
             return Ok(line?);

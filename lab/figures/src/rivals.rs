@@ -2,11 +2,11 @@
 //! kind over MPI.
 
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use bywire_command::provider;
+use bywire_measure::mpi::{AS_ROOT, Implementation, Tools};
 use bywire_measure::pin;
 
 use crate::contestant::{Contestant, Metric, SHORT_BYTES, Samples, Unit};
@@ -105,14 +105,12 @@ const MPIRUN: &str = "--oversubscribe --bind-to none --mca pml ob1 --mca btl vad
 /// Open MPI over shared memory, all of it in one run: the median half-RTT, [`Metric::Mean`], for each length [`Metric::Rate`], and
 /// of short messages [`Metric::Messages`]. Payloads are written before they are sent and read after they arrive.
 pub fn open_mpi() -> Result<Contestant> {
-    let directory = tempfile::tempdir()?;
-    build(directory.path(), "ping_pong", include_str!("ping_pong.c"))?;
+    let program = Tools::of(Implementation::OpenMpi)?.program("ping_pong", include_str!("ping_pong.c"))?;
     let (source, target) = pin::two_cores();
     let command = format!("mpirun -np 2 {MPIRUN} ping_pong {source} {target}");
     Ok(Contestant::adapter(&command, Unit::Nanoseconds, move || {
         let mut command = mpirun(&format!("-np 2 {MPIRUN}"));
-        command.arg(directory.path().join("ping_pong"));
-        mpi_samples(&job_output(command.args([source, target].map(|core| core.to_string())))?)
+        mpi_samples(&job_output(command.arg(&program).args([source, target].map(|core| core.to_string())))?)
     }))
 }
 
@@ -122,28 +120,25 @@ const QUIET_RANKS: u32 = 33;
 /// The memory of connections between ranks that have exchanged a few messages: the bytes that one takes at both ends, of Open MPI
 /// over Bywire on one machine.
 pub fn quiet_connections() -> Result<Contestant> {
-    let directory = tempfile::tempdir()?;
-    build(directory.path(), "quiet_connections", include_str!("quiet_connections.c"))?;
+    let source = include_str!("quiet_connections.c");
+    let program = Tools::of(Implementation::OpenMpi)?.program("quiet_connections", source)?;
     let provider = provider::directory()?;
     let command = format!("mpirun -np {QUIET_RANKS} quiet_connections DIRECTORY");
     Ok(Contestant::of_value(&command, Unit::Bytes, move || {
         // One of its own for each job.
-        let files = tempfile::tempdir_in(&directory)?;
+        let files = tempfile::tempdir()?;
         let mut command = mpirun(&format!("-np {QUIET_RANKS} --oversubscribe --bind-to none"));
         command.args(provider::options()).envs(provider::variables(&provider));
         command.args(["-x", "BYWIRE_RUNTIME_DIR"]).env("BYWIRE_RUNTIME_DIR", files.path());
-        command.arg(directory.path().join("quiet_connections")).arg(files.path());
+        command.arg(&program).arg(files.path());
         quiet_bytes(&job_output(&mut command)?)
     }))
 }
 
-/// Open MPI's launcher, which root has to permit itself.
+/// Open MPI's launcher.
 fn mpirun(options: &str) -> Command {
     let mut command = Command::new("mpirun");
-    if rustix::process::geteuid().is_root() {
-        command.arg("--allow-run-as-root");
-    }
-    command.args(options.split(' '));
+    command.envs(AS_ROOT).args(options.split(' '));
     command
 }
 
@@ -153,17 +148,6 @@ fn job_output(job: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "mpirun: {}: {}", output.status, said.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Compiles a program in `directory`.
-fn build(directory: &Path, name: &str, text: &str) -> Result<()> {
-    let program = directory.join(name);
-    let source = program.with_extension("c");
-    std::fs::write(&source, text)?;
-    let compiler = find("mpicc", "libopenmpi-dev openmpi-bin")?;
-    let output = Command::new(compiler).args(["-O2", "-Wall", "-o"]).args([&program, &source]).output()?;
-    ensure!(output.status.success(), "mpicc: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }
 
 /// Parses lines of `latency MEDIAN MEAN` and `stream SIZE MESSAGES_PER_SECOND`, and ignores others.

@@ -29,7 +29,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rival, by its name in the tables.
 pub struct Rival {
-    /// Its name.
     pub name: &'static str,
     /// The MTU of its interface.
     pub mtu_bytes: u32,
@@ -101,8 +100,8 @@ impl Rival {
         for (program, package) in self.programs {
             find(program, package)?;
         }
-        Namespaces::joined(|source, target| {
-            let sides = [source, target];
+        Namespaces::joined(2, |sides| {
+            let sides = [sides[0], sides[1]];
             let directory = tempfile::tempdir()?;
             let pair = Pair { rival: self, sides, directory: directory.path() };
             pair.lay_wire().context("cannot set up a veth pair")?;

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::multi_connection::{self, GroupWork, MultiConnection, fairness, limit};
 use crate::plan::{Details, Job, MemoryPlan, Outcome, Outcomes, Part, Plan, Test};
-use crate::workload::block_loop::{Blocks, PROCESS, Results, buckets, histogram, transfer_seconds};
+use crate::workload::block_loop::{Blocks, PROCESS, Results, buckets, filled, histogram, transfer_seconds};
 use crate::workload::{self, nhalf};
 use crate::{disturbance, size, web};
 
@@ -112,10 +112,7 @@ impl Aggregation {
             schema: CELL_SCHEMA.to_owned(),
             level: level.to_owned(),
             test: test.to_owned(),
-            link: None,
-            between: String::new(),
             size_bytes,
-            parameters: Default::default(),
             value: median_over_pairs(&by_pair),
             unit,
             ci95: bootstrap_median_over_pairs(&by_pair, BOOTSTRAP_SEED),
@@ -123,12 +120,10 @@ impl Aggregation {
             percentiles: timed.as_ref().map(|_| percentiles(&weighed_round_trips(&self.pairs), 0.5)),
             histogram: half_rtts.collect(),
             blocks,
-            moments: Vec::new(),
             cpu: self.cpu(),
-            cacheline: None,
-            failure: None,
             details,
             environment: json!({}),
+            ..Cell::default()
         })
     }
 
@@ -164,7 +159,7 @@ impl Aggregation {
                     seconds: transfer_seconds(source, target),
                     operations: source.operations,
                     disturbed: disturbance::of_block(source, target),
-                    outlier: false,
+                    ..Block::default()
                 }));
             }
         }
@@ -303,12 +298,7 @@ impl Aggregation {
 
     /// Every round trip of every pair, in ns. Absent if none was timed.
     fn round_trips(&self) -> Option<Histogram<u64>> {
-        let mut all = histogram();
-        for (_, outcomes) in self.all() {
-            for &(value, count) in &outcomes.source.round_trips {
-                all.saturating_record_n(value, count);
-            }
-        }
+        let all = filled(self.all().flat_map(|(_, outcomes)| &outcomes.source.round_trips));
         (!all.is_empty()).then_some(all)
     }
 
@@ -390,16 +380,14 @@ fn point(plan: &Plan, outcomes: &Outcomes) -> Option<(u64, f64)> {
 /// Every round trip of these pairs, in ns, with every pair weighing the same, as in the median over pairs: a fast pair
 /// makes many times the round trips of a slow one, and with them the median would lie beyond most of the percentiles.
 fn weighed_round_trips(pairs: &[Vec<Outcomes>]) -> Histogram<u64> {
-    let of_pair = |pair: &Vec<Outcomes>| -> Vec<(u64, u64)> {
-        pair.iter().flat_map(|outcomes| outcomes.source.round_trips.iter().copied()).collect()
-    };
-    let pairs: Vec<Vec<(u64, u64)>> = pairs.iter().map(of_pair).collect();
-    let count = |pair: &Vec<(u64, u64)>| pair.iter().map(|(_, count)| count).sum::<u64>();
-    let most = pairs.iter().map(count).max().unwrap_or(0);
+    let of_pair =
+        |pair: &Vec<Outcomes>| filled(pair.iter().flat_map(|outcomes| &outcomes.source.round_trips));
+    let pairs: Vec<Histogram<u64>> = pairs.iter().map(of_pair).collect();
+    let most = pairs.iter().map(Histogram::len).max().unwrap_or(0);
     let mut all = histogram();
-    for pair in pairs.iter().filter(|pair| count(pair) > 0) {
-        let weight = most as f64 / count(pair) as f64;
-        for &(value, count) in pair {
+    for pair in pairs.iter().filter(|pair| !pair.is_empty()) {
+        let weight = most as f64 / pair.len() as f64;
+        for (value, count) in buckets(pair) {
             all.saturating_record_n(value, (count as f64 * weight).round() as u64);
         }
     }
@@ -436,13 +424,16 @@ mod tests {
     use super::*;
     use crate::disturbance::tests::{outcome, outcomes};
     use crate::plan::End;
-    use crate::resolution;
+    use crate::resolution::tests::plan_of;
 
-    fn aggregation(test: Test, pair: Vec<Outcomes>) -> Aggregation {
-        let plan = Plan { carriers: vec![1], ..resolution::tests::plan_of(&format!("tcp {test}")) };
+    fn of_pair(plan: Plan, pair: Vec<Outcomes>) -> Aggregation {
         let mut aggregation = Aggregation::new(Job::Messages(plan));
         aggregation.add(pair, None).unwrap();
         aggregation
+    }
+
+    fn aggregation(test: Test, pair: Vec<Outcomes>) -> Aggregation {
+        of_pair(Plan { carriers: vec![1], ..plan_of(&format!("tcp {test}")) }, pair)
     }
 
     /// A second of 1,000 operations, from `began_ns` on. Each end had `share` of a core, and carriers had all of
@@ -456,8 +447,7 @@ mod tests {
             cpu_seconds: 1.0,
             ..outcome(end, &[])
         };
-        let (source, target) = (end(End::Source, carried), Some(end(End::Target, 0.0)));
-        Outcomes { source, target, same_machine: true }
+        Outcomes::of(end(End::Source, carried), end(End::Target, 0.0))
     }
 
     fn is_near(value: Option<f64>, expected: f64) -> bool {
@@ -507,7 +497,7 @@ mod tests {
     /// A plan for datagrams, and a pair of one block. Of ten bytes sent in a second one arrived, within a hundredth of
     /// it.
     fn lossy(test: Test) -> (Plan, Outcomes) {
-        let plan = resolution::tests::plan_of(&format!("udp {test}"));
+        let plan = plan_of(&format!("udp {test}"));
         let mut outcomes = outcomes(&[false], &[false]);
         let (source, target) = (&mut outcomes.source.blocks[0], outcomes.target.as_mut().unwrap());
         let part =
@@ -523,18 +513,12 @@ mod tests {
         (plan, outcomes)
     }
 
-    fn cell(plan: Plan, outcomes: Outcomes) -> Cell {
-        let mut aggregation = Aggregation::new(Job::Messages(plan));
-        aggregation.add(vec![outcomes], None).unwrap();
-        aggregation.cell().unwrap()
-    }
-
     /// The value and these details of a cell of such a pair, whose messages arrived in so many seconds at each end.
     fn rates(test: Test, [source, target]: [f64; 2], names: &[&str]) -> Vec<f64> {
         let (plan, mut outcomes) = lossy(test);
         outcomes.source.blocks[0].arrival_seconds = source;
         outcomes.target.as_mut().unwrap().blocks[0].arrival_seconds = target;
-        let cell = cell(plan, outcomes);
+        let cell = of_pair(plan, vec![outcomes]).cell().unwrap();
         let details = names.iter().map(|name| cell.details[*name].as_f64().unwrap());
         std::iter::once(cell.value).chain(details).collect()
     }
@@ -564,7 +548,7 @@ mod tests {
     #[test]
     fn with_losses_the_cost_of_all_ends_is_per_received_kb() {
         let (plan, outcomes) = lossy(Test::Stream);
-        let mut cell = cell(plan, outcomes);
+        let mut cell = of_pair(plan, vec![outcomes]).cell().unwrap();
         assert_eq!(cell.details[LOST_SHARE], 0.9);
         // A tenth of a second at either end: for 1 MB at the sender, and for 100 kB at the receiver.
         let us_per_kb = |bytes: f64| 0.1e6 / (bytes / 1024.0);

@@ -32,19 +32,13 @@ pub type Report = fn(&Session) -> Vec<(String, String)>;
 
 /// A source of pairs, and the cells that its pairs make.
 pub trait Sampler {
-    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too.
-    ///
-    /// # Errors
-    /// Why it failed. The pairs taken before stay.
+    /// Takes one more fresh pair. `attempt` counts from 0, failed ones too. If that fails, the pairs taken before stay.
     fn take_pair(&mut self, attempt: u32) -> Result<()>;
 
     /// Pairs taken so far.
     fn pairs_taken(&self) -> u32;
 
-    /// The cells of the pairs taken so far.
-    ///
-    /// # Errors
-    /// They have no value.
+    /// The cells of the pairs taken so far. Fails if they have no value.
     fn cells(&self) -> Result<Vec<Cell>>;
 }
 
@@ -67,6 +61,16 @@ pub type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Box<dyn Sampler>>>;
 
 /// One thing to measure.
 pub struct Entry {
+    /// What it is.
+    pub subject: Subject,
+    /// With so many failed pairs it is given up.
+    pub failures_max: u32,
+    /// Makes what is measured.
+    pub prepare: Prepare,
+}
+
+/// What is measured, in words.
+pub struct Subject {
     /// The level that an absence names.
     pub level: String,
     /// The test that it names, if the level has several.
@@ -75,22 +79,21 @@ pub struct Entry {
     pub shape: String,
     /// The expected time of one pair.
     pub expected: Duration,
-    /// With so many failed pairs it is given up.
-    pub failures_max: u32,
-    /// Makes what is measured.
-    pub prepare: Prepare,
+}
+
+impl Subject {
+    fn absence(&self, error: &anyhow::Error) -> Absence {
+        let (level, test) = (self.level.clone(), self.test.clone());
+        Absence { level, test, reason: one_line(&format!("{error:#}")) }
+    }
 }
 
 impl From<Request> for Entry {
     fn from(request: Request) -> Self {
-        Self {
-            level: request.level.clone(),
-            test: Some(request.test.clone()),
-            shape: shape(&request),
-            expected: expected_pair(&request),
-            failures_max: 1,
-            prepare: Box::new(|places| Ok(Box::new(Measurement::prepare(request, places)?))),
-        }
+        let (level, test) = (request.level.clone(), Some(request.test.clone()));
+        let subject = Subject { level, test, shape: shape(&request), expected: expected_pair(&request) };
+        let prepare: Prepare = Box::new(|places| Ok(Box::new(Measurement::prepare(request, places)?)));
+        Self { subject, failures_max: 1, prepare }
     }
 }
 
@@ -122,10 +125,8 @@ pub const ROUNDS_MAX: u32 = 100;
 /// Runs `preset` and stores it in `directory`. An interrupt ends it early, and the measured pairs are kept.
 ///
 /// With `rounds`, each round takes one pair of every cell, in random order, so that each cell is spread over the whole
-/// session. Without, groups of cells are completed one after the other. `report` makes the page.
-///
-/// # Errors
-/// The directory cannot be written, for instance because the disk is full. Pairs stored before stay.
+/// session. Without, groups of cells are completed one after the other. `report` makes the page. Fails if the directory
+/// cannot be written, for instance because the disk is full. Pairs stored before stay.
 pub fn run(
     preset: Preset,
     rounds: Option<u32>,
@@ -150,10 +151,8 @@ pub fn run(
 }
 
 /// Takes one pair of every entry in each of `rounds`, in random order, and stores the session in `directory`. An
-/// interrupt ends it early, and the measured pairs are kept. `name` is that of the session, and `report` makes its page.
-///
-/// # Errors
-/// As [`run`].
+/// interrupt ends it early, and the measured pairs are kept. `name` is that of the session, and `report` makes its
+/// page. Fails as [`run`].
 pub fn in_rounds(
     name: &str,
     entries: Vec<Entry>,
@@ -162,7 +161,7 @@ pub fn in_rounds(
     report: Report,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
-    let total = entries.iter().map(|entry| entry.expected).sum::<Duration>() * rounds;
+    let total = entries.iter().map(|entry| entry.subject.expected).sum::<Duration>() * rounds;
     let size = (entries.len(), total);
     Bench::session(name, size, directory, report, progress, |bench| bench.take_group(entries, Some(rounds)))
 }
@@ -267,19 +266,12 @@ impl<'a> Bench<'a> {
     fn take_group(&mut self, group: Vec<Entry>, rounds: Option<u32>) -> Result<()> {
         let pairs = rounds.unwrap_or(PAIRS);
         let mut running: Vec<Running> = Vec::new();
-        for Entry { level, test, shape, expected, failures_max, prepare } in group {
+        for Entry { subject, failures_max: failures_left, prepare } in group {
             match prepare(&mut self.places) {
-                Ok(sampler) => running.push(Running {
-                    level,
-                    test,
-                    shape,
-                    expected,
-                    sampler,
-                    failures_left: failures_max,
-                    attempts: 0,
-                    failure: None,
-                }),
-                Err(error) => self.give_up(absence(&level, &test, &error), expected * pairs),
+                Ok(sampler) => {
+                    running.push(Running { subject, sampler, failures_left, attempts: 0, failure: None });
+                }
+                Err(error) => self.give_up(subject.absence(&error), subject.expected * pairs),
             }
         }
         for place in pair_order(running.len(), rounds) {
@@ -290,18 +282,20 @@ impl<'a> Bench<'a> {
             let attempt = running.attempts;
             running.attempts += 1;
             match running.sampler.take_pair(attempt) {
-                Ok(()) => self.advance(running.expected),
+                Ok(()) => self.advance(running.subject.expected),
                 Err(_) if interrupt::requested() => continue,
                 Err(error) => {
+                    let Subject { shape, expected, .. } = &running.subject;
                     let taken = running.sampler.pairs_taken();
-                    let error = error.context(format!("{}, after {taken} of {pairs} pairs", running.shape));
+                    let error = error.context(format!("{shape}, after {taken} of {pairs} pairs"));
+                    let absence = running.subject.absence(&error);
                     running.failures_left -= 1;
                     if running.failures_left > 0 {
-                        self.progress.absent(&running.absence(&error));
-                        self.advance(running.expected);
+                        self.progress.absent(&absence);
+                        self.advance(*expected);
                     } else {
                         running.failure = Some(format!("{error:#}"));
-                        self.give_up(running.absence(&error), running.expected * (pairs - attempt));
+                        self.give_up(absence, *expected * (pairs - attempt));
                     }
                 }
             }
@@ -315,7 +309,7 @@ impl<'a> Bench<'a> {
         for running in running.iter().filter(|running| running.sampler.pairs_taken() > 0) {
             match running.cells() {
                 Ok(cells) => cells.into_iter().try_for_each(|cell| self.keep(cell))?,
-                Err(error) => self.give_up(running.absence(&error), Duration::ZERO),
+                Err(error) => self.give_up(running.subject.absence(&error), Duration::ZERO),
             }
         }
         // It costs room, and is known by what was kept of it since.
@@ -389,11 +383,7 @@ fn pair_order(cells: usize, rounds: Option<u32>) -> Vec<usize> {
 const CELLS_MAX: usize = 64;
 
 struct Running {
-    level: String,
-    test: Option<String>,
-    shape: String,
-    /// The expected time of one pair.
-    expected: Duration,
+    subject: Subject,
     sampler: Box<dyn Sampler>,
     /// No more of its pairs are taken once it is 0.
     failures_left: u32,
@@ -408,14 +398,6 @@ impl Running {
         let cells = self.sampler.cells()?.into_iter();
         Ok(cells.map(|cell| Cell { failure: self.failure.clone(), ..cell }).collect())
     }
-
-    fn absence(&self, error: &anyhow::Error) -> Absence {
-        absence(&self.level, &self.test, error)
-    }
-}
-
-fn absence(level: &str, test: &Option<String>, error: &anyhow::Error) -> Absence {
-    Absence { level: level.to_owned(), test: test.clone(), reason: one_line(&format!("{error:#}")) }
 }
 
 fn entries(requests: Vec<Request>) -> Vec<Entry> {

@@ -300,7 +300,7 @@ fn variants(whole: Variant) -> Vec<Variant> {
             (variant.plan.size_bytes, variant.plan.response_bytes) = (SHORT_BYTES, SHORT_BYTES);
         });
     }
-    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. }) {
+    if matches!(placement, Placement::Namespaces { .. }) {
         without("link: devices, namespaces, carriers", "over loopback in its place", &|variant| {
             variant.placement = Placement::Processes;
             variant.plan.carriers.clear();

@@ -32,20 +32,14 @@ const BLOCK_US_MIN: u64 = 1_000;
 /// The longest `--time`.
 const TIME_SECONDS_MAX: f64 = 3600.0;
 
-/// Reads a measuring time in seconds.
-///
-/// # Errors
-/// One line with the range of times that can be asked for.
+/// Reads a measuring time in seconds. Fails with one line about the range of times that can be asked for.
 pub fn parse_time(text: &str) -> Result<f64> {
     let seconds = text.trim().parse().ok().filter(|seconds| time(Some(*seconds), 1).is_ok());
     seconds.with_context(|| format!("give {} to {TIME_SECONDS_MAX} seconds, like 0.5", time_min(1)))
 }
 
 /// The measuring time of a cell in seconds: the requested one, or the default. A sweep has several `streams`, every
-/// other cell one.
-///
-/// # Errors
-/// The time is not positive, too short for one block of each pair, or too long.
+/// other cell one. Fails if the time is not positive, too short for one block of each pair, or too long.
 pub fn time(asked: Option<f64>, streams: u32) -> Result<f64, Misuse> {
     let usual = if streams > 1 { SWEEP_TIME_SECONDS } else { TIME_SECONDS };
     let seconds = asked.unwrap_or(usual);

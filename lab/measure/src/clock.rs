@@ -7,13 +7,7 @@ use std::fs;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// The machine's monotonic clock, in ns, which all of its processes share.
-pub fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+pub use bywire_sys::clock::nanoseconds as monotonic_ns;
 
 /// Nanoseconds since a moment in this process's life. It is cheap to copy, and all copies share one origin.
 #[derive(Clone, Copy, Debug)]

@@ -109,10 +109,8 @@ pub fn thread_seconds() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
-/// The time for which all cores of the machine were busy so far, with interrupts, in whole ticks.
-///
-/// # Errors
-/// The kernel does not report it.
+/// The time for which all cores of the machine were busy so far, with interrupts, in whole ticks. Fails if the kernel
+/// does not report it.
 pub fn machine_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     let ticks = busy_ticks(&stat).context("/proc/stat has no line of all cores")?;

@@ -114,8 +114,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn outcomes(source: &[bool], target: &[bool]) -> Outcomes {
-        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
-        Outcomes { source, target, same_machine: true }
+        Outcomes::of(outcome(End::Source, source), outcome(End::Target, target))
     }
 
     #[test]

@@ -6,19 +6,19 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bywire_command::exit_status::Misuse;
 use bywire_results::message_link::Security;
 use serde_json::Value;
 
+use crate::interrupt::awaited;
 use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 use crate::node_services::{NodePlace, NodeServices};
 use crate::options::{MTU_BYTES, Request, bounded};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::{ServiceProcess, TIMEOUT};
-use crate::switched_network::{self, SwitchedNetwork};
 
 pub use bywire_results::ethernet::{LEVEL, Link, Protocol};
 
@@ -67,15 +67,12 @@ pub struct Wire {
 
 /// A link for frames of up to `mtu_bytes`, or over a wire with that MTU. Fails if the link does not support the MTU.
 pub fn frame_link(link: Link, mtu_bytes: u32, coalesce: bool, segmentation: bool) -> Result<FrameLink> {
-    let (least, most) = match link {
-        Link::Veth => (68, 65_535),
-        Link::Udp => (WIRE_MTU_BYTES_MIN, 65_521),
-        Link::OneProcess | Link::TwoProcesses => (68, 65_521),
+    let bounds = match link {
+        Link::Veth => namespaces::MTU_BYTES,
+        Link::Udp => WIRE_MTU_BYTES_MIN..=65_521,
+        Link::OneProcess | Link::TwoProcesses => 68..=65_521,
     };
-    ensure!(
-        (least..=most).contains(&mtu_bytes),
-        Misuse(format!("an MTU of {mtu_bytes} is out of bounds: give --mtu {least} to {most} bytes"))
-    );
+    bounded("mtu", mtu_bytes, bounds, " bytes")?;
     Ok(FrameLink { coalesce, segmentation, ..FrameLink::of(link, mtu_bytes) })
 }
 
@@ -137,26 +134,26 @@ impl FrameLink {
         })
     }
 
-    /// Two namespaces joined this way. Fails with one line: why this machine or this user cannot, and what to do.
-    pub fn open(self) -> Result<Namespaces> {
-        let namespaces = match (self.link, self.rate_mbits) {
-            (Link::Veth, None) => Namespaces::veth_pair(self.mtu_bytes)?,
-            (Link::Veth, Some(_)) => {
-                SwitchedNetwork::bridge(2, self.mtu_bytes, self.rate_mbits)?.into_pair()?
-            }
-            (Link::OneProcess | Link::TwoProcesses | Link::Udp, _) => {
-                Namespaces::joined(|source, target| self.join(&[source, target]))?
+    /// Two namespaces joined this way, or `nodes` around a switch. Fails with one line: why this machine or this user cannot,
+    /// and what to do.
+    pub fn open(self, nodes: Option<u32>) -> Result<Namespaces> {
+        let count = nodes.unwrap_or(2);
+        let namespaces = match (self.link, nodes, self.rate_mbits) {
+            (Link::Veth, None, None) => Namespaces::veth_pair(self.mtu_bytes)?,
+            (Link::Veth, ..) => Namespaces::bridge(count, self.mtu_bytes, self.rate_mbits)?,
+            (Link::OneProcess | Link::TwoProcesses | Link::Udp, ..) => {
+                Namespaces::joined(count, |sides| self.join(sides))?
             }
         };
-        self.restrict([&namespaces.source, &namespaces.target])?;
+        self.restrict(&namespaces.nodes)?;
         Ok(namespaces)
     }
 
     /// Makes each end drop the share of packets that the link loses, and send segments of one frame if the interfaces must
     /// not segment.
-    fn restrict<'a>(self, sides: impl IntoIterator<Item = &'a Namespace> + Clone) -> Result<()> {
+    fn restrict(self, sides: &[Namespace]) -> Result<()> {
         if self.lost_ppm > 0 {
-            sides.clone().into_iter().try_for_each(|side| side.lose(namespaces::INTERFACE, self.lost_ppm))?;
+            sides.iter().try_for_each(|side| side.lose(namespaces::INTERFACE, self.lost_ppm))?;
         }
         if self.segmentation {
             return Ok(());
@@ -167,18 +164,6 @@ impl FrameLink {
                 .context("cannot turn segmentation offload off")?;
         }
         Ok(())
-    }
-
-    /// Makes `nodes` namespaces around a switch of this link. Fails as [`FrameLink::open`].
-    pub fn open_network(self, nodes: u32) -> Result<SwitchedNetwork> {
-        let network = match self.link {
-            Link::Veth => SwitchedNetwork::bridge(nodes, self.mtu_bytes, self.rate_mbits)?,
-            Link::OneProcess | Link::TwoProcesses | Link::Udp => {
-                SwitchedNetwork::joined(nodes, |sides| self.join(sides))?
-            }
-        };
-        self.restrict(&network.nodes)?;
-        Ok(network)
     }
 
     fn join(self, sides: &[Side]) -> Result<NamespaceLink> {
@@ -213,7 +198,7 @@ impl FrameLink {
                 namespaces::lay_cable([source, target], wire.mtu_bytes, Namespace::wire_address)?;
                 None
             }
-            _ => Some(switched_network::connect(sides, wire.mtu_bytes, Namespace::wire_address, None)?),
+            _ => Some(namespaces::connect(sides, wire.mtu_bytes, Namespace::wire_address, None)?),
         };
         let places = sides.iter().enumerate().map(|(number, side)| NodePlace {
             name: format!("node{number}"),
@@ -222,13 +207,12 @@ impl FrameLink {
         });
         let places: Vec<NodePlace> = places.collect();
         let services = NodeServices::start(&places, wire.security)?;
-        let directories = services.runtime_directories();
         let mut carriers = Vec::new();
-        for (side, directory) in sides.iter().zip(directories) {
+        for (side, directory) in sides.iter().zip(&services.runtime_directories) {
             carriers.push(self.carrier_on_node(directory, side.namespace)?);
         }
-        let mut processes: Vec<u32> = services.processes().collect();
-        for directory in directories {
+        let mut processes = services.processes.clone();
+        for directory in &services.runtime_directories {
             processes.extend(await_peers(directory, 1, sides.len() - 1)?);
         }
         // The carriers are dropped first, because they remove their sockets from the directories of the services.
@@ -276,19 +260,16 @@ fn bywire(directory: &Path, arguments: &[&str]) -> Command {
 /// Waits until each of the commands in `directory` knows the interfaces of `others`. Returns the processes that carry
 /// frames.
 fn await_peers(directory: &Path, commands: usize, others: usize) -> Result<Vec<u32>> {
-    let until = Instant::now() + TIMEOUT;
-    loop {
+    let found = awaited(LOOK_AGAIN, TIMEOUT, || {
         let output = bywire(directory, &["eth", "status", "--json"]).stderr(Stdio::null()).output()?;
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let known = status.as_array().map_or(&[][..], Vec::as_slice);
-        if known.len() == commands && known.iter().all(|node| knows(node, others)) {
-            let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
-            let processes = carriers.filter_map(|carrier| carrier["process"].as_u64());
-            return Ok(processes.map(|process| process as u32).collect());
-        }
-        ensure!(Instant::now() < until, "the processes of `bywire eth up` have not found each other in time");
-        std::thread::sleep(LOOK_AGAIN);
-    }
+        let is_complete = known.len() == commands && known.iter().all(|node| knows(node, others));
+        let carriers = known.iter().filter_map(|node| node["carriers"].as_array()).flatten();
+        let processes = carriers.filter_map(|carrier| carrier["process"].as_u64());
+        Ok(is_complete.then(|| processes.map(|process| process as u32).collect()))
+    })?;
+    found.context("the processes of `bywire eth up` have not found each other in time")
 }
 
 /// Returns whether the status of a node lists this many other nodes with their interfaces.

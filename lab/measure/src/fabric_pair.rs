@@ -12,8 +12,7 @@ use crate::plan::{End, RuntimeDirectories};
 /// Two nodes with their services.
 #[derive(Debug)]
 pub struct FabricPair {
-    _services: NodeServices,
-    processes: Vec<u32>,
+    services: NodeServices,
     directories: RuntimeDirectories,
     /// How their packets are protected.
     pub security: Security,
@@ -30,22 +29,21 @@ impl FabricPair {
     /// Starts a service in either of `namespaces`. Several pairs with different security fit into the same namespaces. Fails
     /// with the reason why a service has not begun.
     pub fn open(namespaces: Arc<Namespaces>, security: Security) -> Result<Self> {
-        let sides = [(End::Source, &namespaces.source), (End::Target, &namespaces.target)];
-        let nodes = sides.map(|(end, namespace)| NodePlace {
+        let [source, target] = namespaces.pair();
+        let nodes = [(End::Source, source), (End::Target, target)].map(|(end, namespace)| NodePlace {
             name: node_name(end),
             namespace,
             address: namespace.address(),
         });
         let services = NodeServices::start(&nodes, security)?;
-        let [source, target] = services.runtime_directories() else { bail!("a pair has two nodes") };
+        let [source, target] = &services.runtime_directories[..] else { bail!("a pair has two nodes") };
         let directories = RuntimeDirectories { source: source.clone(), target: target.clone() };
-        let processes = services.processes().collect();
-        Ok(Self { _services: services, processes, directories, security, namespaces })
+        Ok(Self { services, directories, security, namespaces })
     }
 
     /// The processes of the two services.
     pub fn services(&self) -> &[u32] {
-        &self.processes
+        &self.services.processes
     }
 
     /// The runtime directories of both nodes.

@@ -49,6 +49,22 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// Looks `every` so often until something is found. `None` if nothing is found within `limit`.
+pub fn awaited<T>(
+    every: Duration,
+    limit: Duration,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let until = Instant::now() + limit;
+    loop {
+        let found = look()?;
+        if found.is_some() || Instant::now() >= until {
+            return Ok(found);
+        }
+        std::thread::sleep(every);
+    }
+}
+
 /// A process in a group of its own, which ends with an interrupt. Dropping it ends the group.
 #[derive(Debug)]
 pub struct Leader {
@@ -59,10 +75,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// No process can be started.
+    /// Starts it. Fails if no process can be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let group = Pid::from_raw(child.id() as i32);
@@ -74,19 +87,12 @@ impl Leader {
         Ok(Self { child, group })
     }
 
-    /// Its output until it exits. Both output streams are piped and neither is long.
-    ///
-    /// # Errors
-    /// It does not end within `timeout`, or fails: then with the last line that it printed.
+    /// Its output until it exits. Both output streams are piped and neither is long. Fails if it does not end within
+    /// `timeout`, and if it fails, with the last line that it printed.
     pub fn printed(mut self, program: &str, timeout: Duration) -> Result<String> {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
-            ensure!(started.elapsed() < timeout, "{program} has not ended after {} s", timeout.as_secs());
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let status = awaited(Duration::from_millis(5), timeout, || Ok(self.child.try_wait()?))?;
+        let status =
+            status.with_context(|| format!("{program} has not ended after {} s", timeout.as_secs()))?;
         let output = self.child.stdout.take().map_or(Ok(String::new()), io::read_to_string)?;
         let errors = self.child.stderr.take().map_or(Ok(String::new()), io::read_to_string)?;
         if !status.success() {

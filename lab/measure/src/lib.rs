@@ -46,7 +46,6 @@ mod service_process;
 pub mod shared_port;
 pub mod size;
 pub mod slowdown;
-pub mod switched_network;
 mod topology;
 pub mod transport;
 pub mod web;

@@ -10,7 +10,7 @@ use crate::pin;
 use crate::placement::Cores;
 
 /// The most busy threads. More show nothing new and take long.
-pub const THREADS_MAX: u64 = 256;
+pub const THREADS_MAX: u32 = 256;
 
 /// Busy threads that end when this is dropped. The scheduler gives each of them the weight of a process.
 #[derive(Debug)]

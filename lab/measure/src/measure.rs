@@ -18,7 +18,7 @@ pub use crate::budget::{PAIRS, parse_time, time};
 use crate::ethernet::{self, Ethernet};
 use crate::load::Load;
 use crate::machine_probe::{self, Moment, now_unix_seconds};
-use crate::mpi::{self, Choice, Installation};
+use crate::mpi::{self, Choice, Tools};
 use crate::options::MTU_BYTES;
 pub use crate::options::Request;
 use crate::placement::{Cores, Placement};
@@ -42,11 +42,8 @@ const PEER_START: Duration = Duration::from_millis(4);
 const CACHELINE_BLOCKS: u32 = 3;
 const CACHELINE_BLOCK_US: u64 = 500;
 
-/// Measures one cell from beginning to end.
-///
-/// # Errors
-/// One line: the request is invalid or not possible here, or what failed. `progress` gets the finished share of the
-/// whole.
+/// Measures one cell from beginning to end. `progress` gets the finished share of the whole. Fails with one line: the
+/// request is invalid or not possible here, or what failed.
 pub fn run(request: Request, progress: &mut dyn FnMut(f64)) -> Result<Cell> {
     let mut measurement = Measurement::prepare(request, &mut Topology::default())?;
     while !measurement.is_complete() {
@@ -90,10 +87,7 @@ pub struct Measurement {
 
 impl Measurement {
     /// Checks `request` and opens the namespaces or hosts that its pairs run in. `topology` keeps them for later
-    /// requests.
-    ///
-    /// # Errors
-    /// One line: what is invalid or not possible here, and what to do.
+    /// requests. Fails with one line: what is invalid or not possible here, and what to do.
     pub fn prepare(request: Request, topology: &mut Topology) -> Result<Self> {
         registry::level(&request.level)?;
         if request.level == web::LEVEL {
@@ -110,7 +104,7 @@ impl Measurement {
         let test: Test = request.test.parse().map_err(Misuse::of)?;
         resolution::check_bounds(&request, level, test).map_err(Misuse::of)?;
         if let Some(choice) = mpi {
-            Installation::look(choice.implementation)?;
+            Tools::of(choice.implementation)?;
             if choice.link == mpi::Link::Bywire {
                 provider::directory()?;
             }
@@ -217,7 +211,8 @@ impl Measurement {
         plan.bind = placement.target_address();
         plan.carriers = placement.carriers().to_vec();
         let cores = resolution::choose_cores(request.cores, &placement).map_err(Misuse::of)?;
-        let between = if matches!(placement, Placement::Namespaces(_)) { "namespaces" } else { "processes" };
+        let between =
+            if matches!(placement, Placement::Namespaces { .. }) { "namespaces" } else { "processes" };
         Ok(Self {
             parameters: resolution::web_parameters(request, &plan),
             link: Some(plan.link.name().to_owned()),
@@ -226,10 +221,8 @@ impl Measurement {
         })
     }
 
-    /// Runs one more fresh pair (for N½ one for each length of the sweep).
-    ///
-    /// # Errors
-    /// One line from the end that failed; the pairs taken before stay.
+    /// Runs one more fresh pair (for N½ one for each length of the sweep). Fails with one line from the end that
+    /// failed. The pairs taken before stay.
     pub fn take_pair(&mut self) -> Result<()> {
         self.take_pair_telling(&mut |_| {})
     }
@@ -246,7 +239,7 @@ impl Measurement {
         self.take_alone(progress)?;
         drop(load);
         if let Some((before, after)) = counted.zip(self.count_segments()?) {
-            *self.segments.get_or_insert_default() += after - before;
+            self.segments = Some(self.segments.unwrap_or_default().and(after.since(before)));
         }
         self.moments.push(Moment { pair, began_unix_seconds, before, after: probe(self.cores) });
         // A session in rounds may take more pairs. The second reading counts for all of them.
@@ -347,10 +340,8 @@ impl Measurement {
     }
 
     /// The cell of the pairs taken so far. For placement in namespaces, its environment states whether they drop
-    /// fragments of incomplete datagrams soon.
-    ///
-    /// # Errors
-    /// No pair has been taken, or its two ends contradict each other.
+    /// fragments of incomplete datagrams soon. Fails if no pair has been taken, or if its two ends contradict each
+    /// other.
     pub fn cell(&self) -> Result<Cell> {
         let mut cell = self.aggregation.cell()?;
         if let Some(Ethernet { frame_link, .. }) = self.ethernet {
@@ -376,8 +367,8 @@ impl Measurement {
         cell.cacheline = self.beside.flatten();
         cell.link.clone_from(&self.link);
         cell.between.clone_from(&self.between);
-        if let Placement::Namespaces(namespaces) = &self.placement {
-            cell.environment = json!({ "forgets_fragments": namespaces.forgets_fragments() });
+        if let Placement::Namespaces { network, .. } = &self.placement {
+            cell.environment = json!({ "forgets_fragments": network.forgets_fragments() });
         }
         cell.moments.clone_from(&self.moments);
         Ok(cell)
@@ -426,7 +417,7 @@ mod tests {
             ),
             ("msg fanin --size 67108863 --connections 5", "fewer --connections"),
             ("tcp latency --integrity on", "--integrity does not apply"),
-            ("tcp latency --load 0", "--load is out of bounds: give 1 to 256"),
+            ("tcp latency --load 0", "--load 0 is out of bounds: give 1 to 256"),
             ("sock latency --between threads", "joins programs"),
             ("udp latency --epoll", "--epoll does not apply"),
             ("tcp latency --epoll --spin", "--spin does not apply"),

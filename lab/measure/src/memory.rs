@@ -21,6 +21,7 @@ use rustix::thread::futex;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
+use crate::options::bounded;
 
 /// The largest buffer, so that a typing error does not take all memory of the machine.
 pub const SIZE_BYTES_MAX: u64 = 1 << 30;
@@ -83,16 +84,12 @@ impl Spec {
 
     /// Fails with one line if a parameter is out of bounds.
     pub fn check(&self) -> Result<()> {
-        ensure!(
-            !self.test.is_rate() || (1..=SIZE_BYTES_MAX).contains(&self.size_bytes),
-            "a buffer of {} bytes is out of bounds: give a --size of 1 to {SIZE_BYTES_MAX} bytes",
-            self.size_bytes
-        );
-        ensure!(
-            self.test != Test::Cacheline || (1..=LINES_MAX).contains(&self.lines),
-            "{} lines are out of bounds: give --lines 1 to {LINES_MAX}",
-            self.lines
-        );
+        if self.test.is_rate() {
+            bounded("size", self.size_bytes, 1..=SIZE_BYTES_MAX, " bytes")?;
+        }
+        if self.test == Test::Cacheline {
+            bounded("lines", self.lines, 1..=LINES_MAX, "")?;
+        }
         Ok(())
     }
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::clock::monotonic_ns;
+use crate::namespaces::Namespaces;
 use crate::pair;
 use crate::placement::{Cores, Placement};
 use crate::plan::{End, Job, Level, Outcome, Outcomes, Part, Plan, Test};
-use crate::switched_network::SwitchedNetwork;
 
 /// A group of connections that did not run at one time is measured again, at most this number of times. Each attempt
 /// waits twice as long before it begins, because a loaded machine starts many processes late.
@@ -37,7 +37,7 @@ const START_EACH: Duration = Duration::from_millis(40);
 const BUSY_SHARE_MIN: f64 = 0.9;
 
 /// The place of a connection of a test between nodes around a switch. In tests with one common node, that is node 0.
-pub fn nodes(network: &Arc<SwitchedNetwork>, test: Test, connection: u32) -> Placement {
+pub fn nodes(network: &Arc<Namespaces>, test: Test, connection: u32) -> Placement {
     let (connection, nodes) = (connection as usize, network.nodes.len());
     let peer = 1 + connection % (nodes - 1);
     let (source, target) = match test {
@@ -46,7 +46,7 @@ pub fn nodes(network: &Arc<SwitchedNetwork>, test: Test, connection: u32) -> Pla
         Test::Streams => (2 * connection % nodes, (2 * connection + 1) % nodes),
         _ => (peer, 0),
     };
-    Placement::Nodes { network: Arc::clone(network), source, target }
+    Placement::Namespaces { network: Arc::clone(network), source, target }
 }
 
 /// The most time that the processes of this number of connections take to start.
@@ -92,7 +92,6 @@ fn repeated(test: Test, mut attempt: impl FnMut(u32) -> Result<Vec<Outcomes>>) -
     }
 }
 
-/// Runs all of them once.
 fn attempt(plan: &Plan, placement: &Placement, connections: u32, cores: Cores) -> Result<Vec<Outcomes>> {
     // A lent message is in memory that was made for one peer, so lent messages have no shared port.
     if let (Level::Msg, false, Placement::Processes) = (plan.level, plan.request.lent, placement) {
@@ -100,7 +99,7 @@ fn attempt(plan: &Plan, placement: &Placement, connections: u32, cores: Cores) -
     }
     let run = |connection: u32| {
         let placement = match placement {
-            Placement::Nodes { network, .. } => nodes(network, plan.test, connection),
+            Placement::Namespaces { network, .. } => nodes(network, plan.test, connection),
             placement => placement.clone(),
         };
         let mut plan = Plan { bind: placement.target_address(), ..plan.clone() };
@@ -287,8 +286,7 @@ mod tests {
     }
 
     fn outcomes(source: Vec<Part>, target: Vec<Part>) -> Outcomes {
-        let (source, target) = (outcome(End::Source, source), Some(outcome(End::Target, target)));
-        Outcomes { source, target, same_machine: true }
+        Outcomes::of(outcome(End::Source, source), outcome(End::Target, target))
     }
 
     fn is_near(value: f64, due: f64) -> bool {

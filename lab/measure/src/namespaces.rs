@@ -1,5 +1,5 @@
-//! Two network namespaces joined by a veth pair, or by another program that puts an interface into each: two hosts on
-//! one machine, as the kernel's network sees them.
+//! Network namespaces joined by a veth pair or a bridge, or by another program that puts an interface into each: several
+//! hosts on one machine, as the kernel's network sees them.
 //!
 //! The namespaces have no names. Descriptors of this process and the processes inside keep them alive, so they end with
 //! this program even if it is killed by SIGKILL. With CAP_SYS_ADMIN they are made directly. Without it they are made
@@ -32,15 +32,16 @@ const SUPERFRAME_BYTES: u32 = 64 << 10;
 /// The prefix length of the network that both addresses are in.
 pub const PREFIX_LENGTH: u32 = 24;
 
-/// A source and a target namespace, and what joins them.
+/// The permitted number of namespaces.
+pub const NODES: std::ops::RangeInclusive<u32> = 2..=64;
+
+/// Namespaces and what joins them.
 #[derive(Debug)]
 pub struct Namespaces {
     /// The link between them. It is dropped first.
     link: NamespaceLink,
-    /// The namespace of the measuring end.
-    pub source: Namespace,
-    /// The namespace of the answering end.
-    pub target: Namespace,
+    /// At least two, with addresses in one network.
+    pub nodes: Vec<Namespace>,
 }
 
 /// A link between namespaces.
@@ -75,29 +76,42 @@ pub struct Namespace {
 }
 
 impl Namespaces {
-    /// Makes both namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends. Fails with
+    /// Makes two namespaces, with loopback and the veth devices up and addressed, and `mtu_bytes` at both ends. Fails with
     /// one line: why this machine or this user cannot, and what to do.
     pub fn veth_pair(mtu_bytes: u32) -> Result<Self> {
         check_mtu(mtu_bytes)?;
-        Self::joined(|source, target| {
-            lay_cable([source, target], mtu_bytes, Namespace::address)?;
+        Self::joined(2, |sides| {
+            lay_cable([sides[0], sides[1]], mtu_bytes, Namespace::address)?;
             Ok(NamespaceLink { name: "veth", processes: Vec::new(), kept: Box::new(()) })
         })
     }
 
-    /// Makes both namespaces and calls `join` with the source and the target. `join` puts an interface with the
-    /// namespace's address into each, and returns when it is up. Fails as [`Namespaces::veth_pair`], or with the error of
-    /// `join`.
-    pub fn joined(join: impl FnOnce(Side, Side) -> Result<NamespaceLink>) -> Result<Self> {
-        let (link, nodes) = joined(2, |sides| join(sides[0], sides[1]))?;
-        Self::of(link, nodes)
+    /// Makes `count` namespaces at the ports of a bridge, with an MTU of `mtu_bytes` everywhere. Each port lets pass what
+    /// `rate_mbits` allows, and drops what its queue cannot hold. Fails as [`Namespaces::veth_pair`].
+    pub fn bridge(count: u32, mtu_bytes: u32, rate_mbits: Option<u32>) -> Result<Self> {
+        check_mtu(mtu_bytes)?;
+        Self::joined(count, |sides| {
+            let switch = connect(sides, mtu_bytes, Namespace::address, rate_mbits)?;
+            Ok(NamespaceLink { name: "bridge", processes: Vec::new(), kept: Box::new(switch) })
+        })
     }
 
-    /// Two namespaces that are joined already.
-    pub(crate) fn of(link: NamespaceLink, nodes: Vec<Namespace>) -> Result<Self> {
-        let pair = <[Namespace; 2]>::try_from(nodes);
-        let [source, target] = pair.map_err(|_| anyhow!("a pair has two nodes"))?;
-        Ok(Self { link, source, target })
+    /// Makes `count` namespaces of one owner, whose addresses count from 1, with their loopback up, and calls `join` with
+    /// them. `join` puts an interface with the namespace's address into each, and returns when it is up. Fails as
+    /// [`Namespaces::veth_pair`], or with the error of `join`.
+    pub fn joined(count: u32, join: impl FnOnce(&[Side]) -> Result<NamespaceLink>) -> Result<Self> {
+        let mut made: Vec<Made> = Vec::new();
+        for host in 1..=bounded("nodes", count, NODES, "")? {
+            let next = make_one(host as usize, made.first().map(|first| &first.namespace))?;
+            made.push(next);
+        }
+        let link = join(&made.iter().map(Made::side).collect::<Vec<_>>())?;
+        Ok(Self { link, nodes: made.into_iter().map(|made| made.namespace).collect() })
+    }
+
+    /// The namespaces of the measuring and the answering end, if there are two.
+    pub fn pair(&self) -> [&Namespace; 2] {
+        [&self.nodes[0], &self.nodes[1]]
     }
 
     /// The link's name in a cell.
@@ -105,10 +119,10 @@ impl Namespaces {
         self.link.name
     }
 
-    /// Returns whether both ends soon drop fragments of incomplete datagrams. If that cannot be set, this kernel's default
-    /// applies.
+    /// Returns whether all namespaces soon drop fragments of incomplete datagrams. If that cannot be set, this kernel's
+    /// default applies.
     pub fn forgets_fragments(&self) -> bool {
-        self.source.forgets_fragments && self.target.forgets_fragments
+        self.nodes.iter().all(|node| node.forgets_fragments)
     }
 
     /// The processes that carry the packets, unless the kernel alone does.
@@ -144,18 +158,27 @@ pub(crate) fn check_mtu(mtu_bytes: u32) -> Result<u32, Misuse> {
     bounded("mtu", mtu_bytes, MTU_BYTES, " bytes")
 }
 
-/// Makes this many namespaces of one owner, whose addresses count from 1, and calls `join`. Their loopback is up.
-pub(crate) fn joined(
-    count: usize,
-    join: impl FnOnce(&[Side]) -> Result<NamespaceLink>,
-) -> Result<(NamespaceLink, Vec<Namespace>)> {
-    let mut made: Vec<Made> = Vec::new();
-    for host in 1..=count {
-        let next = make_one(host, made.first().map(|first| &first.namespace))?;
-        made.push(next);
-    }
-    let link = join(&made.iter().map(Made::side).collect::<Vec<_>>())?;
-    Ok((link, made.into_iter().map(|made| made.namespace).collect()))
+/// Connects nodes to a bridge in a namespace of its own, which is returned. Each node gets a veth device with this address.
+pub(crate) fn connect(
+    nodes: &[Side],
+    mtu_bytes: u32,
+    address: fn(&Namespace) -> Ipv4Addr,
+    rate_mbits: Option<u32>,
+) -> Result<Namespace> {
+    let switch = make_one(nodes.len() + 1, nodes.first().map(|node| node.namespace))?;
+    let set_up = || -> Result<()> {
+        switch.namespace.configure("link add br0 type bridge\nlink set br0 up\n")?;
+        for (port, node) in nodes.iter().map(|node| node.namespace).enumerate() {
+            let port = format!("port{port}");
+            node.add_veth(mtu_bytes, &port, switch.side().process)?;
+            node.bring_up(address(node))?;
+            switch.namespace.configure(&format!("link set {port} master br0 up\n"))?;
+            rate_mbits.map_or(Ok(()), |rate| switch.namespace.shape(&port, rate))?;
+        }
+        Ok(())
+    };
+    set_up().context("cannot set up a bridge (does this kernel have bridge and veth?)")?;
+    Ok(switch.namespace)
 }
 
 /// One namespace. A veth pair joins only namespaces of one owner, so it is made inside the user namespace of `beside`.
@@ -333,7 +356,8 @@ impl Holder {
 }
 
 /// A child that is killed when this is dropped.
-pub(crate) struct Killed(pub(crate) Child);
+#[derive(Debug)]
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -385,7 +409,7 @@ mod tests {
     #[test]
     fn both_ends_have_their_address_and_the_mtu() {
         let Some(pair) = possible(Namespaces::veth_pair(9000)) else { return };
-        for end in [&pair.source, &pair.target] {
+        for end in pair.pair() {
             let said = ip_inside(end, &["address", "show", "dev", INTERFACE]);
             let address = format!("inet {}/24", end.address());
             assert!(said.contains(&address) && said.contains("mtu 9000"), "{said}");
@@ -395,19 +419,19 @@ mod tests {
     #[test]
     fn data_crosses_the_veth_pair() {
         let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
-        if pair.source.is_unprivileged() {
+        let [source, target] = pair.pair();
+        if source.is_unprivileged() {
             eprintln!("not run: a thread cannot enter a user namespace; run as root");
             return;
         }
         let (told, address) = std::sync::mpsc::channel();
-        let source = &pair.source;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                move_into_link_name_space(pair.target.network.as_fd(), None).unwrap();
-                let listener = TcpListener::bind((pair.target.address(), 0)).unwrap();
+                move_into_link_name_space(target.network.as_fd(), None).unwrap();
+                let listener = TcpListener::bind((target.address(), 0)).unwrap();
                 told.send(listener.local_addr().unwrap()).unwrap();
                 let (mut stream, from) = listener.accept().unwrap();
-                assert_eq!(from.ip(), pair.source.address());
+                assert_eq!(from.ip(), source.address());
                 stream.write_all(b"across").unwrap();
             });
             let address = address.recv().unwrap();
@@ -422,11 +446,12 @@ mod tests {
 
     #[test]
     fn a_closure_may_join_namespaces_and_its_result_is_dropped_with_them() {
-        let joined = Namespaces::joined(|source, target| {
+        let joined = Namespaces::joined(2, |sides| {
+            let [source, target] = [sides[0], sides[1]];
             // With other names than `veth_pair` gives, and a process, as a network in user space would have.
             let cable = format!("link add by0 type veth peer name by0 netns {}\n", target.process);
             source.namespace.configure(&cable)?;
-            for Side { namespace, .. } in [source, target] {
+            for Side { namespace, .. } in sides {
                 let address = format!("{}/{PREFIX_LENGTH}", namespace.address());
                 namespace.configure(&format!("address add {address} dev by0\nlink set by0 up\n"))?;
                 assert!(namespace.path().exists());
@@ -440,15 +465,15 @@ mod tests {
         assert_eq!(pair.link(), "sleep");
         let process = pair.link.kept.downcast_ref::<Killed>().unwrap().0.id();
         let inside = fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
-        assert_eq!(fs::read_link(pair.source.path()).unwrap(), inside);
-        assert!(ip_inside(&pair.target, &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));
+        assert_eq!(fs::read_link(pair.nodes[0].path()).unwrap(), inside);
+        assert!(ip_inside(&pair.nodes[1], &["address", "show", "dev", "by0"]).contains("10.77.0.2/24"));
         drop(pair);
         assert!(fs::metadata(format!("/proc/{process}")).is_err(), "its process is gone");
     }
 
     #[test]
     fn the_error_of_a_join_is_returned() {
-        let refused = Namespaces::joined(|_, _| bail!("no such fabric"));
+        let refused = Namespaces::joined(2, |_| bail!("no such fabric"));
         let said = format!("{:#}", refused.unwrap_err());
         let reasons = ["no such fabric", "cannot make a network namespace"];
         assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
@@ -457,7 +482,7 @@ mod tests {
     #[test]
     fn dropped_namespaces_have_no_references_left() {
         let Some(pair) = possible(Namespaces::veth_pair(1500)) else { return };
-        let identity = format!("net:[{}]", rustix::fs::fstat(&pair.source.network).unwrap().st_ino);
+        let identity = format!("net:[{}]", rustix::fs::fstat(&pair.nodes[0].network).unwrap().st_ino);
         let is_it = |path: PathBuf| fs::read_link(path).is_ok_and(|link| link.as_os_str() == &*identity);
         let count = |directory: &str, link: fn(PathBuf) -> PathBuf| {
             let entries = fs::read_dir(directory).unwrap().flatten();
@@ -467,7 +492,7 @@ mod tests {
             || (count("/proc", |process| process.join("ns/net")), count("/proc/self/fd", |fd| fd));
         assert_eq!(references(), (0, 1), "no process is left inside; one descriptor holds it");
         // While this one is open, no other namespace gets its number.
-        let own = pair.source.network.try_clone().unwrap();
+        let own = pair.nodes[0].network.try_clone().unwrap();
         drop(pair);
         assert_eq!(references(), (0, 1));
         drop(own);
@@ -477,5 +502,24 @@ mod tests {
     fn an_impossible_mtu_is_refused_in_one_line() {
         let error = Namespaces::veth_pair(67).unwrap_err().to_string();
         assert!(error.contains("68 to 65535"), "{error}");
+    }
+
+    #[test]
+    fn every_node_reaches_every_other_through_the_bridge() {
+        let Some(network) = possible(Namespaces::bridge(3, 9000, None)) else { return };
+        for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+            // No ping(8) is needed: a refused connection has found its host.
+            let mut command = Command::new("bash");
+            let address = network.nodes[to].address();
+            command.args(["-c", &format!("exec 3<>/dev/tcp/{address}/9")]);
+            network.nodes[from].enter(&mut command).unwrap();
+            let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+            assert!(said.contains("refused"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_network_of_one_node_is_refused() {
+        assert!(Namespaces::bridge(1, 1500, None).unwrap_err().to_string().contains("2 to 64"));
     }
 }

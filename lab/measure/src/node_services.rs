@@ -29,8 +29,11 @@ pub(crate) struct NodePlace<'a> {
 #[derive(Debug)]
 pub(crate) struct NodeServices {
     /// They end before the directory with their sockets is removed.
-    services: Vec<ServiceProcess>,
-    runtime_directories: Vec<PathBuf>,
+    _services: Vec<ServiceProcess>,
+    /// The processes of the services, in the order of the nodes.
+    pub(crate) processes: Vec<u32>,
+    /// The runtime directories of the nodes, in their order.
+    pub(crate) runtime_directories: Vec<PathBuf>,
     _scratch: ScratchDirectory,
 }
 
@@ -63,18 +66,9 @@ impl NodeServices {
             node.namespace.enter(&mut command)?;
             ServiceProcess::start(&mut command, "bywire up", 1)
         };
-        let services = nodes.iter().zip(&runtime_directories).map(start).collect::<Result<_>>()?;
-        Ok(Self { services, runtime_directories, _scratch: scratch })
-    }
-
-    /// The processes of the services, in the order of the nodes.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> {
-        self.services.iter().map(ServiceProcess::process)
-    }
-
-    /// The runtime directories of the nodes, in their order.
-    pub(crate) fn runtime_directories(&self) -> &[PathBuf] {
-        &self.runtime_directories
+        let services = nodes.iter().zip(&runtime_directories).map(start).collect::<Result<Vec<_>>>()?;
+        let processes = services.iter().map(ServiceProcess::process).collect();
+        Ok(Self { _services: services, processes, runtime_directories, _scratch: scratch })
     }
 }
 

@@ -226,10 +226,8 @@ impl Request {
         Self { level: level.to_owned(), test: test.to_owned(), ..Self::default() }
     }
 
-    /// The request that words of a command line make, such as `tcp stream --size 8K`. No word has a space.
-    ///
-    /// # Errors
-    /// An option does not exist, or its text is not valid.
+    /// The request that words of a command line make, such as `tcp stream --size 8K`. No word has a space. Fails if an
+    /// option does not exist, or if its text is not valid.
     pub fn of_words(text: &str) -> Result<Self> {
         let mut request = Self::default();
         let mut words = text.split_ascii_whitespace();
@@ -241,9 +239,11 @@ impl Request {
                 row.set(&mut request, value.unwrap_or_default())?;
             } else {
                 let place = if request.level.is_empty() { &mut request.level } else { &mut request.test };
+                ensure!(place.is_empty(), "{word} stands after a level and a test");
                 word.clone_into(place);
             }
         }
+        ensure!(!request.test.is_empty(), "a level and a test are needed");
         Ok(request)
     }
 

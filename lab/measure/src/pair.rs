@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::environment::boot_identity;
 use crate::placement::{Cores, Placement};
@@ -175,8 +175,7 @@ pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Ve
     let outcomes = peers.iter_mut().enumerate().map(|(number, (_, peer))| {
         let other = peer.outcome().with_context(|| format!("connection {number}"))?;
         let own = port.outcome()?;
-        let (source, target) = if end == End::Source { (own, other) } else { (other, own) };
-        Ok(Outcomes { source, target: Some(target), same_machine: true })
+        Ok(if end == End::Source { Outcomes::of(own, other) } else { Outcomes::of(other, own) })
     });
     let outcomes: Result<Vec<Outcomes>> = outcomes.collect();
     drop(port_worker);
@@ -185,18 +184,24 @@ pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Ve
 }
 
 /// The parent's end of the workers' messages.
-struct Conversation {
-    sender: Sender<Event>,
+pub(crate) struct Conversation {
+    pub(crate) sender: Sender<Event>,
     receiver: Receiver<Event>,
     until: Instant,
+    look_again: Duration,
     /// Ends that have reported their outcome.
     reported: Vec<End>,
 }
 
 impl Conversation {
     fn of(job: &Job) -> Self {
+        Self::until(Instant::now() + job.deadline() + GRACE, Duration::MAX)
+    }
+
+    /// A conversation that is over by then, and that looks for an interrupt so often.
+    pub(crate) fn until(until: Instant, look_again: Duration) -> Self {
         let (sender, receiver) = channel();
-        Self { sender, receiver, until: Instant::now() + job.deadline() + GRACE, reported: Vec::new() }
+        Self { sender, receiver, until, look_again, reported: Vec::new() }
     }
 
     /// Starts a worker, whose messages arrive here.
@@ -222,7 +227,7 @@ impl Conversation {
         }
     }
 
-    fn outcomes(&mut self, same_machine: bool) -> Result<Outcomes> {
+    pub(crate) fn outcomes(&mut self, same_machine: bool) -> Result<Outcomes> {
         let (source, target) = match (self.outcome()?, self.outcome()?) {
             (one, other) if one.end == other.end => bail!("the {} reported twice", one.end),
             (one, other) if one.end == End::Source => (one, other),
@@ -234,21 +239,34 @@ impl Conversation {
     fn next(&mut self) -> Result<WorkerMessage> {
         loop {
             let remaining = self.until.saturating_duration_since(Instant::now());
-            let event = self.receiver.recv_timeout(remaining);
-            let event = event.map_err(|_| anyhow!("the pair has not finished in time"))?;
-            let end = event.end;
-            match event.message {
-                Some(WorkerMessage::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
-                Some(message) => {
-                    if matches!(message, WorkerMessage::Outcome(_)) {
-                        self.reported.push(end);
-                    }
-                    return Ok(message);
-                }
-                // A worker that has reported its outcome may end while the other's report is still to come.
-                None if self.reported.contains(&end) => {}
-                None => bail!("the {end} died in the middle of the test"),
+            let Ok(event) = self.receiver.recv_timeout(remaining.min(self.look_again)) else {
+                interrupt::check()?;
+                ensure!(Instant::now() < self.until, "the pair has not finished in time");
+                continue;
+            };
+            if let Some(message) = self.heard(event)? {
+                return Ok(message);
             }
         }
+    }
+
+    /// Fails if an end has failed or died by now. Before its target listens, nothing else is reported.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        while let Ok(event) = self.receiver.try_recv() {
+            self.heard(event)?;
+        }
+        Ok(())
+    }
+
+    /// The message of an event, unless a worker has ended that has reported its outcome.
+    fn heard(&mut self, Event { end, message }: Event) -> Result<Option<WorkerMessage>> {
+        match &message {
+            Some(WorkerMessage::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
+            Some(WorkerMessage::Outcome(_)) => self.reported.push(end),
+            None if !self.reported.contains(&end) => bail!("the {end} died in the middle of the test"),
+            // The other's report may still be to come.
+            _ => {}
+        }
+        Ok(message)
     }
 }

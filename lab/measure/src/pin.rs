@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Pins the calling thread to `core`. Fails with `EINVAL` if the core does not exist or may not be used.
@@ -14,6 +15,11 @@ pub fn pin_to(core: u32) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(index);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Pins the calling thread to its core, if it has one. Fails with the core's number.
+pub(crate) fn pin(core: Option<u32>) -> anyhow::Result<()> {
+    core.map_or(Ok(()), |core| pin_to(core).with_context(|| format!("cannot run on core {core}")))
 }
 
 /// The cores that the calling thread may use, ascending. Never empty on a running system.

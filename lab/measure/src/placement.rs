@@ -7,7 +7,6 @@ use crate::fabric_pair::FabricPair;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::plan::{Ends, RuntimeDirectories};
 use crate::remote_target::Host;
-use crate::switched_network::SwitchedNetwork;
 
 /// The places where the two ends of a pair run.
 #[derive(Clone)]
@@ -16,10 +15,8 @@ pub enum Placement {
     Processes,
     /// Two threads of one fresh process.
     Threads,
-    /// Two processes in two namespaces that are joined.
-    Namespaces(Arc<Namespaces>),
-    /// Two processes in two nodes of several that a switch joins.
-    Nodes { network: Arc<SwitchedNetwork>, source: usize, target: usize },
+    /// Two processes in two of several namespaces that are joined.
+    Namespaces { network: Arc<Namespaces>, source: usize, target: usize },
     /// Two processes on two nodes of a fabric.
     Fabric(Arc<FabricPair>),
     /// The source on this machine, the target on another one.
@@ -30,8 +27,7 @@ impl Placement {
     /// The address that a target listens on.
     pub fn target_address(&self) -> IpAddr {
         match self {
-            Self::Namespaces(namespaces) => namespaces.target.address().into(),
-            Self::Nodes { network, target, .. } => network.nodes[*target].address().into(),
+            Self::Namespaces { network, target, .. } => network.nodes[*target].address().into(),
             _ => [127, 0, 0, 1].into(),
         }
     }
@@ -39,7 +35,7 @@ impl Placement {
     /// The namespaces that were made for it.
     pub fn namespaces(&self) -> Vec<&Namespace> {
         match self {
-            Self::Nodes { network, .. } => network.nodes.iter().collect(),
+            Self::Namespaces { network, .. } => network.nodes.iter().collect(),
             _ => self.ends().into_iter().flatten().collect(),
         }
     }
@@ -47,8 +43,7 @@ impl Placement {
     /// The processes that carry the messages of the two ends, if it is not the kernel alone.
     pub fn carriers(&self) -> &[u32] {
         match self {
-            Self::Namespaces(namespaces) => namespaces.carriers(),
-            Self::Nodes { network, .. } => network.carriers(),
+            Self::Namespaces { network, .. } => network.carriers(),
             Self::Fabric(pair) => pair.services(),
             _ => &[],
         }
@@ -57,11 +52,10 @@ impl Placement {
     /// The namespaces that the source and the target run in, if they have any of their own.
     pub fn ends(&self) -> Option<[&Namespace; 2]> {
         match self {
-            Self::Namespaces(namespaces) => Some([&namespaces.source, &namespaces.target]),
-            Self::Nodes { network, source, target } => {
+            Self::Namespaces { network, source, target } => {
                 Some([*source, *target].map(|end| &network.nodes[end]))
             }
-            Self::Fabric(pair) => Some([&pair.namespaces.source, &pair.namespaces.target]),
+            Self::Fabric(pair) => Some(pair.namespaces.pair()),
             _ => None,
         }
     }

@@ -276,6 +276,11 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
+    /// Those of two ends on one machine.
+    pub(crate) fn of(source: Outcome, target: Outcome) -> Self {
+        Self { source, target: Some(target), same_machine: true }
+    }
+
     /// The source, and the target if there is one.
     pub fn ends(&self) -> impl Iterator<Item = &Outcome> {
         std::iter::once(&self.source).chain(&self.target)

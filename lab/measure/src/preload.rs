@@ -1,7 +1,7 @@
 //! The preloaded library of `bywire run` for a pair of level `sock`, or of level `web` on that link, with a pairing
 //! service of the pair's own. The service reports afterwards whether the connections were carried.
 
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use bywire_pairing::launch::{self, Launch};
 use bywire_pairing::status::{self, QueryError, Status};
 use bywire_results::web::Link;
 
-use crate::namespaces::end_with_this_thread;
+use crate::namespaces::{Killed, end_with_this_thread};
 use crate::plan::{Job, Level, Outcomes, Plan};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Preload {
     launch: Launch,
-    service: Child,
+    _service: Killed,
     _place: ScratchDirectory,
     connections: u64,
 }
@@ -41,8 +41,8 @@ impl Preload {
         // This very program, as it was when it started.
         let mut command = Command::new("/proc/self/exe");
         end_with_this_thread(&mut command);
-        let service = launch.start_service(command)?;
-        Ok(Some(Self { launch, service, _place: place, connections }))
+        let service = Killed(launch.start_service(command)?);
+        Ok(Some(Self { launch, _service: service, _place: place, connections }))
     }
 
     /// Gives a worker the library.
@@ -77,13 +77,6 @@ impl Preload {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotCarried(String);
-
-impl Drop for Preload {
-    fn drop(&mut self) {
-        let _gone_already = self.service.kill();
-        let _gone = self.service.wait();
-    }
-}
 
 fn not_carried(status: &Status, connections: u64, due_bytes: u64) -> String {
     let reasons = status.not_carried.iter().map(|(reason, count)| format!("; {count}: {}", reason.text()));

@@ -236,10 +236,8 @@ pub fn about(duration: Duration) -> String {
 }
 
 /// The preset of that name. `time_seconds` sets the time of each message cell and the longest time of a ceiling.
-/// `levels` restricts the levels; ceilings stay.
-///
-/// # Errors
-/// An unknown preset or level, with those that exist, or a time out of bounds.
+/// `levels` restricts the levels; ceilings stay. Fails on an unknown preset or level, with those that exist, and on a
+/// time out of bounds.
 pub fn named(name: &str, time_seconds: Option<f64>, levels: Option<&[String]>) -> Result<Preset> {
     let design = PRESETS.into_iter().find(|design| design.name == name);
     let known = || Misuse(unknown("preset", name, &PRESETS.map(|design| design.name)));

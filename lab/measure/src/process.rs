@@ -1,6 +1,7 @@
 //! The worker processes of a pair, and their messages.
 
 use std::io::{BufRead, Write};
+use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::Sender;
 
@@ -10,6 +11,17 @@ use crate::interrupt::Leader;
 use crate::namespaces::Namespace;
 use crate::plan::{Assignment, End, WorkerMessage};
 use crate::preload::Preload;
+
+/// Directories of servers, which are on the path of root only.
+const SERVERS: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
+
+/// The first path of a program: in `PATH`, in the directories of servers, or in one of `others`. It keeps the name that it is
+/// called by, because some programs behave according to that.
+pub fn find(program: &str, others: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(SERVERS.map(PathBuf::from)).chain(others);
+    directories.map(|directory| directory.join(program)).find(|path| path.is_file())
+}
 
 /// A message of a worker, or `None` when it has ended.
 pub(crate) struct Event {
@@ -27,10 +39,7 @@ pub struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Makes `command` start in this setting.
-    ///
-    /// # Errors
-    /// The namespace has gone.
+    /// Makes `command` start in this setting. Fails if the namespace has gone.
     pub fn prepare(&self, command: &mut Command) -> Result<()> {
         self.namespace.map_or(Ok(()), |namespace| namespace.enter(command))?;
         if let Some(preload) = self.preload {

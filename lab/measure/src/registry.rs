@@ -16,11 +16,12 @@ pub use bywire_results::level::MEMORY;
 /// A name on the command line, and the line of help about it.
 pub type HelpRow = (&'static str, &'static str);
 
-/// Calls the macro `$then` with every level that carries messages: its name, its help, its transport in `transport/`
+/// Calls the macro `$then` with `$what` and every level that carries messages: its name, its help, its transport in `transport/`
 /// unless it has workers of its own, and its properties.
 macro_rules! levels {
-    ($then:ident) => {
+    ($then:ident $($what:tt)*) => {
         $then! {
+            $($what)*
             Msg = "msg": "the message layer" [msg::Msg] Carrier {
                 links: message_link::Link::rows,
                 own_link: Some("shm"),
@@ -59,11 +60,12 @@ macro_rules! levels {
     };
 }
 
-/// Calls the macro `$then` with every test of messages: its name, its help, its workload in `workload/`, and its
+/// Calls the macro `$then` with `$what` and every test of messages: its name, its help, its workload in `workload/`, and its
 /// properties.
 macro_rules! tests {
-    ($then:ident) => {
+    ($then:ident $($what:tt)*) => {
         $then! {
+            $($what)*
             Latency = "latency": "ping-pong: half of a round trip's time, every one timed (median, p90 to p99.9)"
                 [latency::Latency]
                 Kind { shows_round_trips: true, counts_transactions: true, ..Kind::SHORT };
@@ -204,23 +206,25 @@ pub enum Lanes {
     WithControl,
 }
 
-macro_rules! level_names {
-    ($($variant:ident = $name:literal: $about:literal [$($transport:tt)*] $carrier:expr;)+) => {
-        names! {
-            /// A level that carries messages between two ends.
-            Level, "level" { $($variant = $name: $about,)+ }
-        }
+/// Makes an enumeration of the rows, and a function that returns the properties of each.
+macro_rules! enumeration {
+    (
+        $doc:literal $type:ident $what:literal $function:ident $properties:ident
+        $($variant:ident = $name:literal: $about:literal [$($code:tt)*] $value:expr;)+
+    ) => {
+        names! { #[doc = $doc] $type, $what { $($variant = $name: $about,)+ } }
 
-        impl Level {
+        impl $type {
             /// Its properties.
-            pub fn carrier(self) -> Carrier {
-                match self { $(Self::$variant => $carrier,)+ }
+            pub fn $function(self) -> $properties {
+                match self { $(Self::$variant => $value,)+ }
             }
         }
     };
 }
 
-levels!(level_names);
+levels!(enumeration "A level that carries messages between two ends." Level "level" carrier Carrier);
+tests!(enumeration "A test of a level that carries messages." Test "test" kind Kind);
 
 impl Level {
     /// Its tests, with their help.
@@ -240,24 +244,6 @@ impl Level {
         Err(Misuse(format!("level {name} has no test `{test}`: choose one of {}", tests.join(", "))))
     }
 }
-
-macro_rules! test_names {
-    ($($variant:ident = $name:literal: $about:literal [$($workload:tt)*] $kind:expr;)+) => {
-        names! {
-            /// A test of a level that carries messages.
-            Test, "test" { $($variant = $name: $about,)+ }
-        }
-
-        impl Test {
-            /// Its properties.
-            pub fn kind(self) -> Kind {
-                match self { $(Self::$variant => $kind,)+ }
-            }
-        }
-    };
-}
-
-tests!(test_names);
 
 impl Test {
     /// Returns whether it has several connections at once.
@@ -307,10 +293,7 @@ pub fn names() -> Vec<&'static str> {
     rows().iter().map(|level| level.name).collect()
 }
 
-/// The level of that name.
-///
-/// # Errors
-/// There is no such level. The line lists those that exist.
+/// The level of that name. Fails if there is none, with those that exist.
 pub fn level(name: &str) -> Result<Row, Misuse> {
     let row = rows().into_iter().find(|level| level.name == name);
     row.ok_or_else(|| Misuse(unknown("level", name, &names())))

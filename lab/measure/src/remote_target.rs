@@ -476,9 +476,7 @@ fn relay(plan: Plan, line: Line) -> Result<()> {
 mod tests {
     use super::*;
     use crate::options::Request;
-    use crate::placement::Placement;
-    use crate::registry::Level;
-    use crate::resolution;
+    use crate::resolution::tests::plan_of;
 
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -505,10 +503,9 @@ mod tests {
 
     #[test]
     fn long_messages_are_accepted_only_with_the_key() {
-        let request = Request { size_bytes: Some(OPEN_SIZE_BYTES_MAX + 1), ..Request::new("tcp", "stream") };
         let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
-        let plan = Plan { cookie: nonce(), begin_ns: Some(u64::MAX), ..plan };
+        let long = plan_of(&format!("tcp stream --size {}", OPEN_SIZE_BYTES_MAX + 1));
+        let plan = Plan { cookie: nonce(), begin_ns: Some(u64::MAX), ..long };
         let refused = bounded(Job::Messages(plan.clone()), ends, false).unwrap_err().to_string();
         assert!(refused.contains("--key") && refused.contains("4194304"), "{refused}");
         let short = Plan { size_bytes: OPEN_SIZE_BYTES_MAX, ..plan.clone() };
@@ -520,12 +517,11 @@ mod tests {
     #[test]
     fn the_key_is_not_part_of_a_job() {
         let credential = Some(Credential::Key(b"the key".to_vec()));
-        let request = Request { credential, ..Request::new("tcp", "stream") };
-        let plan = resolution::plan(&request, Level::Tcp, Test::Stream, &Placement::Processes).unwrap();
-        assert_eq!(plan.request.credential, request.credential);
-        let told = serde_json::to_string(&Job::Messages(plan)).unwrap();
+        let mut plan = plan_of("tcp stream");
+        plan.request.credential = credential;
+        let told = serde_json::to_string(&Job::Messages(plan.clone())).unwrap();
         let Job::Messages(heard) = serde_json::from_str(&told).unwrap() else { panic!("{told}") };
-        assert_eq!(heard.request, Request { credential: None, ..request });
+        assert_eq!(heard.request, Request { credential: None, ..plan.request });
     }
 
     #[test]

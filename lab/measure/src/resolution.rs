@@ -8,7 +8,7 @@ use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
 use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
-use crate::options::{HERE, MTU_BYTES, Request};
+use crate::options::{HERE, MTU_BYTES, Request, bounded};
 use crate::placement::{Cores, Placement};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::workload::{nhalf, overhead};
@@ -28,10 +28,10 @@ const CUT_OVER_BLOCKS: u32 = 8;
 const CROWD_SECONDS_EACH: f64 = 0.05;
 
 /// The maximum number of connections at once.
-const MANY_MAX: u64 = 64;
+const MANY_MAX: u32 = 64;
 
 /// The maximum number of idle peers.
-const NODES_MAX: u64 = 10_000;
+const NODES_MAX: u32 = 10_000;
 
 pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Result<()> {
     let links: Vec<&str> = (level.carrier().links)().into_iter().map(|(name, _)| name).collect();
@@ -39,17 +39,10 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
         bail!("unknown link `{link}`: level {level} has {}", links.join(", "));
     }
     level.check_test(&request.level, test.name())?;
-    let buffer_max = size::show(SIZE_BYTES_MAX);
-    for (name, value, permitted, words) in [
-        ("nodes", request.nodes.map(u64::from), 0..=NODES_MAX, format!("up to {NODES_MAX}")),
-        ("connections", request.connections.map(u64::from), 1..=MANY_MAX, format!("1 to {MANY_MAX}")),
-        ("load", request.load.map(u64::from), 1..=THREADS_MAX, format!("1 to {THREADS_MAX}")),
-        ("socket-buffer", request.socket_buffer_bytes, 0..=SIZE_BYTES_MAX, format!("up to {buffer_max}")),
-    ] {
-        let is_permitted = value.is_none_or(|value| permitted.contains(&value));
-        ensure!(is_permitted, "--{name} is out of bounds: give {words}");
-    }
-    let connections = request.connections.unwrap_or(CONNECTIONS);
+    bounded("nodes", request.nodes.unwrap_or(0), 0..=NODES_MAX, "")?;
+    let connections = bounded("connections", request.connections.unwrap_or(CONNECTIONS), 1..=MANY_MAX, "")?;
+    bounded("load", request.load.unwrap_or(1), 1..=THREADS_MAX, "")?;
+    bounded("socket-buffer", request.socket_buffer_bytes.unwrap_or(0), 0..=SIZE_BYTES_MAX, " bytes")?;
     ensure!(
         !test.is_multi_connection() || request.spin != Some(true) || connections == 1,
         "{connections} ends that poll would take turns on one core, and what is measured would be the scheduler's time slice: \
@@ -143,8 +136,7 @@ pub(crate) fn link<'a>(request: &'a Request, level: Level, placement: &'a Placem
     match (level.carrier().own_link, placement) {
         (Some(own), _) => request.link.as_deref().unwrap_or(own),
         (None, Placement::Processes | Placement::Threads) => "loopback",
-        (None, Placement::Namespaces(namespaces)) => namespaces.link(),
-        (None, Placement::Nodes { network, .. }) => network.link(),
+        (None, Placement::Namespaces { network, .. }) => network.link(),
         (None, Placement::Fabric(_)) => "udp",
         (None, Placement::Host(_)) => "network",
     }
@@ -156,7 +148,7 @@ pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) 
     if matches!(plan.level, Level::Tcp | Level::Sock) {
         resolved.nagle.get_or_insert(false);
     }
-    if matches!(placement, Placement::Namespaces(_) | Placement::Nodes { .. } | Placement::Fabric(_)) {
+    if matches!(placement, Placement::Namespaces { .. } | Placement::Fabric(_)) {
         resolved.mtu_bytes.get_or_insert(MTU_BYTES);
     }
     if request.crosses_a_fabric() && !matches!(placement, Placement::Host(_)) {
@@ -199,9 +191,7 @@ pub(crate) fn web_parameters(request: &Request, plan: &web::Plan) -> Parameters 
 }
 
 /// A request for the same messages between two processes, without namespaces or links that would have to be made first.
-///
-/// # Errors
-/// The request is not valid for the levels `eth` and `mpi`.
+/// Fails if the request is not valid for the levels `eth` and `mpi`.
 pub fn anywhere(request: &Request) -> Result<Request> {
     if request.level == web::LEVEL {
         let (link, mtu_bytes, coalesce, segmentation) = (None, None, None, None);

@@ -38,10 +38,7 @@ pub fn directory(cookie: &str) -> PathBuf {
 }
 
 impl ScratchDirectory {
-    /// Makes and locks the [`directory`] of a pair.
-    ///
-    /// # Errors
-    /// The file system does not allow it.
+    /// Makes and locks the [`directory`] of a pair. Fails if the file system does not allow it.
     pub fn of(cookie: &str) -> Result<Self> {
         Self::make(directory(cookie), PREFIX)
     }

@@ -1,7 +1,6 @@
 //! The kernel's counts of TCP segments in namespaces: all that were sent, and those that were retransmitted. A
 //! namespace of a measurement has no other connections.
 
-use std::ops::{AddAssign, Sub};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -29,9 +28,19 @@ impl Segments {
             command.arg("/proc/net/snmp").stdin(Stdio::null());
             namespace.enter(&mut command)?;
             let printed = command.output().context("cannot run `cat`")?.stdout;
-            sum += Self::read(&String::from_utf8_lossy(&printed))?;
+            sum = sum.and(Self::read(&String::from_utf8_lossy(&printed))?);
         }
         Ok(sum)
+    }
+
+    /// These and `others`.
+    pub fn and(self, others: Self) -> Self {
+        Self { sent: self.sent + others.sent, again: self.again + others.again }
+    }
+
+    /// Those since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self { sent: self.sent - before.sent, again: self.again - before.again }
     }
 
     /// Parses `/proc/net/snmp`: a line of names, and a line of numbers.
@@ -46,21 +55,6 @@ impl Segments {
             Ok(number.parse()?)
         };
         Ok(Self { sent: number("OutSegs")?, again: number("RetransSegs")? })
-    }
-}
-
-impl AddAssign for Segments {
-    fn add_assign(&mut self, other: Self) {
-        self.sent += other.sent;
-        self.again += other.again;
-    }
-}
-
-impl Sub for Segments {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
-        Self { sent: self.sent - before.sent, again: self.again - before.again }
     }
 }
 

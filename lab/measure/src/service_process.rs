@@ -39,7 +39,6 @@ impl ServiceProcess {
         Ok(Self(leader))
     }
 
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.0.child.id()
     }

@@ -6,10 +6,7 @@ const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)]
 
 /// Parses a length in bytes: a whole number with an optional unit K, M or G, which may be followed by `B` or `iB`.
 ///
-/// Every unit is a power of 1,024, as in netperf and iperf3.
-///
-/// # Errors
-/// One line with the forms that are understood.
+/// Every unit is a power of 1,024, as in netperf and iperf3. Fails with one line about the forms that are understood.
 pub fn parse(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let behind = text[digits.len()..].to_ascii_uppercase();

@@ -15,14 +15,13 @@ use crate::options::Request;
 use crate::placement::Placement;
 use crate::plan::{Level, Test};
 use crate::remote_target::Host;
-use crate::switched_network::SwitchedNetwork;
 
 /// The namespaces, nodes and hosts that pairs run in, opened once and shared by the measurements of a session.
 #[derive(Default)]
 pub struct Topology {
     fabrics: BTreeMap<(FrameLink, Security), Arc<FabricPair>>,
-    namespaces: BTreeMap<FrameLink, Arc<Namespaces>>,
-    networks: BTreeMap<(FrameLink, u32), Arc<SwitchedNetwork>>,
+    /// By their link, and their number if it was requested.
+    namespaces: BTreeMap<(FrameLink, Option<u32>), Arc<Namespaces>>,
     hosts: BTreeMap<String, Arc<Host>>,
 }
 
@@ -72,7 +71,7 @@ impl Topology {
         let security =
             request.security.as_deref().map_or(Ok(Security::Encrypted), str::parse).map_err(Misuse::of)?;
         let cable = FrameLink::cable(request)?;
-        let namespaces = self.joined(cable)?;
+        let namespaces = self.joined(cable, None)?;
         let pair = opened(&mut self.fabrics, (cable, security), || FabricPair::open(namespaces, security));
         pair.map(Placement::Fabric)
     }
@@ -85,7 +84,7 @@ impl Topology {
         test: Test,
         between: &str,
         of_ethernet: Option<FrameLink>,
-    ) -> Result<Option<Arc<SwitchedNetwork>>> {
+    ) -> Result<Option<Arc<Namespaces>>> {
         let Some(nodes) = request.nodes.filter(|_| test.is_multi_connection()) else {
             return Ok(None);
         };
@@ -98,16 +97,16 @@ impl Topology {
             ))
         );
         let frame_link = of_ethernet.map_or_else(|| FrameLink::cable(request), Ok)?;
-        opened(&mut self.networks, (frame_link, nodes), || frame_link.open_network(nodes)).map(Some)
+        self.joined(frame_link, Some(nodes)).map(Some)
     }
 
     /// The namespaces joined by this link. Makes them at first use.
     pub(crate) fn namespaces(&mut self, frame_link: FrameLink) -> Result<Placement> {
-        Ok(Placement::Namespaces(self.joined(frame_link)?))
+        Ok(Placement::Namespaces { network: self.joined(frame_link, None)?, source: 0, target: 1 })
     }
 
-    fn joined(&mut self, frame_link: FrameLink) -> Result<Arc<Namespaces>> {
-        opened(&mut self.namespaces, frame_link, || frame_link.open())
+    fn joined(&mut self, frame_link: FrameLink, nodes: Option<u32>) -> Result<Arc<Namespaces>> {
+        opened(&mut self.namespaces, (frame_link, nodes), || frame_link.open(nodes))
     }
 }
 
@@ -132,7 +131,7 @@ fn check_cable(request: &Request, placement: &Placement) -> Result<()> {
         ("rate", request.rate_mbits.is_some()),
     ];
     match of_cable.iter().find(|(_, is_given)| *is_given) {
-        Some((name, _)) if !matches!(placement, Placement::Namespaces(_)) => {
+        Some((name, _)) if !matches!(placement, Placement::Namespaces { .. }) => {
             bail!(Misuse(format!(
                 "--{name} applies to the link between namespaces: add --between namespaces"
             )))

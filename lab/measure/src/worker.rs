@@ -13,16 +13,15 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::cpu::Snapshot;
 use crate::environment::boot_identity;
+use crate::pin::pin;
 use crate::plan::{Assignment, End, Job, Level, MemoryPlan, Outcome, Part, Plan, Role, WorkerMessage};
 use crate::registry::levels;
 use crate::slowdown::SlowedDown;
 use crate::transport::{self, Transport};
-use crate::{disturbance, memory, pin, shared_port, web, workload};
+use crate::{disturbance, memory, shared_port, web, workload};
 
-/// Runs this process as a worker: reads one assignment, writes messages to its parent, and returns when its part is done.
-///
-/// # Errors
-/// The assignment is invalid. Later failures are reported to the parent.
+/// Runs this process as a worker: reads one assignment, writes messages to its parent, and returns when its part is
+/// done. Fails if the assignment is invalid. Later failures are reported to the parent.
 pub fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -177,10 +176,6 @@ fn play_source<T: Transport>(plan: &Plan, core: Option<u32>, address: &str) -> R
         workload::run(plan, End::Source, core, &mut lanes)
     };
     Ok(vec![outcome?])
-}
-
-fn pin(core: Option<u32>) -> Result<()> {
-    core.map_or(Ok(()), |core| pin::pin_to(core).with_context(|| format!("cannot run on core {core}")))
 }
 
 fn memory_blocks(plan: &MemoryPlan, core: Option<u32>, address: &str) -> Result<Outcome> {

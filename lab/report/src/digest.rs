@@ -26,7 +26,6 @@ impl<'a> Digest<'a> {
         Self { session, ways, ceilings, comparisons, verdict }
     }
 
-    /// Every plot that has a measured value.
     pub fn plots(&self) -> Vec<Plot> {
         plot::plots(self.ways, &self.ceilings, &self.comparisons)
     }

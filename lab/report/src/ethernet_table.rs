@@ -23,7 +23,6 @@ pub fn row_of(cells: &[&Cell], entries: Vec<String>) -> Row {
 /// The number of columns that name a row.
 pub const NAMING: usize = 3;
 
-/// The tables of a session's `eth` cells.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let of = |test: &str| -> Vec<&Cell> {
         let cells = cells.iter().filter(|cell| cell.level == ethernet::LEVEL && cell.test == test);

@@ -71,7 +71,6 @@ pub struct Comparison {
     pub without: usize,
 }
 
-/// One historic figure and today's.
 pub struct Row {
     pub figure: &'static Figure,
     /// Today's, with its unit.

@@ -9,7 +9,6 @@ use crate::{ethernet_table, pair_tables, web_table};
 /// the tables that have rows.
 pub type Chapter = ([&'static str; 3], Vec<Table>);
 
-/// The chapters of a session.
 pub fn chapters(cells: &[Cell]) -> Vec<Chapter> {
     let mut chapters = vec![
         (

@@ -94,10 +94,7 @@ impl Netperf {
     /// not counted twice. `details` gives `elapsed_seconds`, `source_send_socket_bytes`, `target_receive_socket_bytes`
     /// and the other two of that form, and for `udp stream` also `messages_sent`, `messages_received` and
     /// `send_errors`. A response is as long as the request unless the parameter `response-size` (or `response_size`) is
-    /// given.
-    ///
-    /// # Errors
-    /// Netperf has no such test, or the cell lacks one of these values.
+    /// given. Fails if netperf has no such test, or if the cell lacks one of these values.
     pub fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
         // Over the level `eth` the ends use TCP or UDP.
         let spoken = cell.parameters.text("protocol");
@@ -141,10 +138,8 @@ impl Netperf {
         })
     }
 
-    /// Checks that a cell of this level and test will have a form in netperf, before it is measured.
-    ///
-    /// # Errors
-    /// It has none.
+    /// Checks that a cell of this level and test will have a form in netperf, before it is measured. Fails if it will
+    /// have none.
     pub fn check(level: &str, test: &str) -> Result<(), NetperfError> {
         let exists =
             ["tcp", "sock", "udp", ethernet::LEVEL].contains(&level) && ["stream", "rr"].contains(&test);

@@ -48,7 +48,6 @@ pub fn render_presets(sessions: &[Session]) -> String {
     document(&pages)
 }
 
-/// One page of the file.
 struct Page<'a> {
     /// The prefix of its identifiers. Empty if it is the only page.
     place: &'a str,
@@ -246,7 +245,6 @@ fn cacheline(cacheline: Cacheline) -> String {
     spans.map(quantity::duration).collect::<Vec<_>>().join(" → ")
 }
 
-/// The command that takes a cell again.
 fn command_of(cell: &Cell) -> String {
     if let Some(command) = cell.details.text(COMMAND) {
         return command.to_owned();

@@ -58,16 +58,6 @@ pub enum Markup {
 }
 
 impl Column {
-    /// A column of text.
-    pub fn words(name: impl Into<String>) -> Self {
-        Self { name: name.into(), is_figure: false }
-    }
-
-    /// A column of figures.
-    pub fn figures(name: impl Into<String>) -> Self {
-        Self { name: name.into(), is_figure: true }
-    }
-
     /// Columns of text (`l`, to the left) and of figures (`r`, to the right), by the letters of `alignment`.
     pub fn aligned<const COUNT: usize>(alignment: &str, names: [&str; COUNT]) -> Vec<Self> {
         let sides = alignment.chars().zip(names);

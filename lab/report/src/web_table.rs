@@ -10,7 +10,6 @@ use bywire_results::web::{self, SHARES};
 use crate::ethernet_table::{NAMING, row_of, text};
 use crate::table::{Column, Row, Table};
 
-/// The tables of a session's `web` cells.
 pub fn tables(cells: &[Cell]) -> Vec<Table> {
     let rows = |test: web::Test| -> Vec<Row> {
         let own = cells.iter().filter(|cell| cell.level == web::LEVEL && cell.test == test.name());

@@ -61,10 +61,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes `directory` (and its parents) and writes `session` without its cells.
-    ///
-    /// # Errors
-    /// The directory holds a session already, or cannot be written. Then nothing is left behind.
+    /// Makes `directory` (and its parents) and writes `session` without its cells. Fails if the directory holds a
+    /// session already or cannot be written, and leaves nothing behind then.
     pub fn create(directory: &Path, session: &Session) -> Result<Self, StoreError> {
         let made = !directory.exists();
         Self::create_files(directory, session).inspect_err(|_| {
@@ -87,10 +85,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Appends one cell.
-    ///
-    /// # Errors
-    /// The cell has no value, or cannot be written, for instance because the disk is full. Cells stored before stay.
+    /// Appends one cell. Fails if it has no value, or cannot be written, for instance because the disk is full. Cells
+    /// stored before stay.
     pub fn append(&mut self, cell: &Cell) -> Result<(), StoreError> {
         if !has_value(cell) {
             return Err(StoreError::Empty(cell.level.clone(), cell.test.clone()));
@@ -106,10 +102,7 @@ impl Store {
     }
 
     /// Stores the present state of the cell number `place` of those that are being measured, in place of its previous
-    /// state. A cell without a value is not stored.
-    ///
-    /// # Errors
-    /// It cannot be written. The older version then stays.
+    /// state. A cell without a value is not stored. If it cannot be written, the older version stays.
     pub fn keep_running(&self, place: usize, cell: &Cell) -> Result<(), StoreError> {
         if !has_value(cell) {
             return Ok(());
@@ -119,19 +112,15 @@ impl Store {
         replace(&running.join(format!("{place:04}.json")), &json(cell))
     }
 
-    /// Removes what [`Store::keep_running`] kept, once all of it has been appended.
-    ///
-    /// # Errors
-    /// It cannot be removed. It then only takes room, because readers recognise its cells among those appended.
+    /// Removes what [`Store::keep_running`] kept, once all of it has been appended. If it cannot be removed, it only
+    /// takes room, because readers recognise its cells among those appended.
     pub fn forget_running(&self) -> Result<(), StoreError> {
         let running = self.directory.join(RUNNING);
         unless(io::ErrorKind::NotFound, fs::remove_dir_all(&running)).map_err(failed("remove", &running))
     }
 
-    /// Replaces the session's own facts atomically: seconds so far, absences, whether it is complete.
-    ///
-    /// # Errors
-    /// It cannot be written. The older version then stays.
+    /// Replaces the session's own facts atomically: seconds so far, absences, whether it is complete. If it cannot be
+    /// written, the older version stays.
     pub fn save(&self, session: &Session) -> Result<(), StoreError> {
         replace(&self.directory.join(SESSION_FILE), &json(session))
     }
@@ -142,10 +131,8 @@ impl Store {
     }
 }
 
-/// Reads a stored session with its cells.
-///
-/// # Errors
-/// A file is missing, has another version, or is malformed anywhere but in an incomplete last line.
+/// Reads a stored session with its cells. Fails if a file is missing, has another version, or is malformed anywhere but
+/// in an incomplete last line.
 pub fn read(directory: &Path) -> Result<Session, StoreError> {
     let path = directory.join(SESSION_FILE);
     if !path.exists() {
@@ -176,10 +163,7 @@ pub fn read(directory: &Path) -> Result<Session, StoreError> {
 }
 
 /// One line about a session of `cells` cells in `directory` that ends with an incomplete line. `None` if it is
-/// complete.
-///
-/// # Errors
-/// The cells cannot be read.
+/// complete. Fails if the cells cannot be read.
 pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreError> {
     let path = directory.join(CELLS_FILE);
     let bytes = read_bytes(&path)?;
@@ -191,10 +175,8 @@ pub fn cut_off(directory: &Path, cells: usize) -> Result<Option<String>, StoreEr
     Ok(place.map(|place| format!("{place}: cut off; {cells} cells read")))
 }
 
-/// Reads the session in `directory`, or all sessions directly below it, in the order of their starts.
-///
-/// # Errors
-/// There is no session, or one of them cannot be read.
+/// Reads the session in `directory`, or all sessions directly below it, in the order of their starts. Fails if there is
+/// no session, or if one of them cannot be read.
 pub fn read_all(directory: &Path) -> Result<Vec<Session>, StoreError> {
     if directory.join(SESSION_FILE).exists() {
         return Ok(vec![read(directory)?]);

@@ -121,8 +121,11 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["bench", "--levels", "xdp"], "choose one of memory, msg, unix, tcp, sock, udp"),
         (&["bench", "quick", "--levels", "mpi"], "has no cell of mpi"),
         (&["bench", "--output", "/proc/no/such"], "name another directory by --output"),
-        (&["measure", "eth", "stream", "--mtu", "100000"], "give --mtu 68 to 65521"),
-        (&["measure", "eth", "stream", "--link", "veth", "--mtu", "10"], "give --mtu 68 to 65535"),
+        (&["measure", "eth", "stream", "--mtu", "100000"], "--mtu 100000 is out of bounds: give 68 to 65521"),
+        (
+            &["measure", "eth", "stream", "--link", "veth", "--mtu", "10"],
+            "--mtu 10 is out of bounds: give 68 to 65535",
+        ),
         (&["capture", "--count", "0"], "give 1 or more"),
         (&["capture", "--count", "x"], "is not a number of frames"),
         (&["eth", "up", "--metrics", "1"], "write it like 127.0.0.1:9477"),

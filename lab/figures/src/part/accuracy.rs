@@ -88,7 +88,6 @@ const KNOBS: [(&str, &str, &str); 10] = [
 ];
 
 impl Accuracy {
-    /// Takes and prints the comparison.
     pub fn run(self) -> Result<()> {
         let Self { arguments, over, knobs } = self;
         let mut ways = ways();

@@ -14,7 +14,6 @@ use bywire_measure::{bench, interrupt};
 use bywire_results::store;
 use clap::Parser;
 
-use crate::contestant::request;
 use crate::page::table;
 use crate::run::Lines;
 
@@ -79,7 +78,7 @@ impl Agreement {
         }
         let slowdown_percent = (kind == "slowed").then_some(self.slowdown);
         let requests = REQUESTS.map(|words| -> Result<_> {
-            Ok(vec![Request { slowdown_percent, time_seconds: Some(0.2), ..request(words)? }])
+            Ok(vec![Request { slowdown_percent, time_seconds: Some(0.2), ..Request::of_words(words)? }])
         });
         let groups = requests.into_iter().collect::<Result<_>>()?;
         let preset = Preset { name: "comparison", ceilings: Vec::new(), groups, absent: Vec::new() };
@@ -151,6 +150,6 @@ mod tests {
 
     #[test]
     fn every_request_is_one() {
-        assert!(REQUESTS.iter().all(|words| request(words).is_ok()));
+        assert!(REQUESTS.iter().all(|words| Request::of_words(words).is_ok()));
     }
 }

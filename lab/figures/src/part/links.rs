@@ -5,7 +5,7 @@ use bywire_measure::measure::{Measurement, PAIRS, Request, Topology};
 use bywire_results::cell::{Block, Unit};
 
 use crate::bare_udp::{self, What};
-use crate::contestant::{Contest, Contestant, mean_block, request};
+use crate::contestant::{Contest, Contestant, mean_block};
 use crate::figures::{Figures, value};
 use crate::page::{self, Part};
 use crate::ports::{self, Measure};
@@ -116,7 +116,7 @@ fn add_on_wire(contest: &mut Contest, place: &Result<Place>, seconds: f64) {
 /// Two streams at the same time through 1 Gb/s: the lesser of their shares of what both carry in `seconds`.
 fn sharing(topology: &mut Topology, words: [&str; 2], seconds: f64) -> Result<Contestant> {
     let request = |words: &str| -> Result<Request> {
-        let request = request(&format!("{words} --rate 1000 --segmentation off"))?;
+        let request = Request::of_words(&format!("{words} --rate 1000 --segmentation off"))?;
         Ok(Request { time_seconds: Some(seconds * f64::from(PAIRS)), ..request })
     };
     let requests = [request(words[0])?, request(words[1])?];

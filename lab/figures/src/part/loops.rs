@@ -33,7 +33,6 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// Measures and prints.
     pub fn run(self) -> Result<()> {
         let directory = tempfile::tempdir()?;
         let options =

@@ -83,9 +83,9 @@ mod tests {
     #[test]
     fn every_contestant_of_messages_can_be_prepared() {
         let entries = (messages::PART.contestants)(0.1).entries().into_iter();
-        for entry in entries.filter(|entry| entry.level != "ucx") {
+        for entry in entries.filter(|entry| entry.subject.level != "ucx") {
             let prepared = (entry.prepare)(&mut Topology::default());
-            assert!(prepared.is_ok(), "{}: {:?}", entry.level, prepared.err());
+            assert!(prepared.is_ok(), "{}: {:?}", entry.subject.level, prepared.err());
         }
     }
 

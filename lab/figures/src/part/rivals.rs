@@ -34,7 +34,6 @@ const AGREEMENTS: [(&str, [Series<'static>; 2]); 4] = [
 /// Sizes of the streams with the messages that UCX sends at each.
 const STREAMS: [(u64, u64); 4] = [(8, 4_000_000), (1024, 1_000_000), (65_536, 60_000), (1 << 20, 4_000)];
 
-/// All contestants.
 pub fn contestants(pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
     let place = Place::default();

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use bywire_measure::measure::Request;
 use bywire_measure::process::Setting;
 use bywire_measure::web::{Load, Plan, ServerGuard};
 use bywire_measure::workload::block_loop::histogram;
@@ -13,7 +14,7 @@ use bywire_measure::{pin, size};
 use clap::Parser;
 
 use crate::application::requests_per_second;
-use crate::contestant::{Contest, Contestant, Unit, request};
+use crate::contestant::{Contest, Contestant, Unit};
 use crate::figures::Figures;
 use crate::page;
 use crate::process::find;
@@ -45,7 +46,6 @@ struct Asked {
 }
 
 impl Web {
-    /// Takes and prints the comparison.
     pub fn run(self) -> Result<()> {
         let Self { arguments, seconds, connections } = self;
         pin::pin_to(pin::two_cores().0)?;
@@ -80,10 +80,9 @@ fn files() -> impl Iterator<Item = (&'static str, u64)> {
 
 impl Asked {
     fn of(server: &str, size_bytes: u64, connections: u32) -> Result<Self> {
-        let request = request(&format!(
-            "web web-file --size {size_bytes} --connections {connections} --server {server}"
-        ))?;
-        let plan = Plan { cookie: format!("beside-wrk-{size_bytes}"), ..Plan::of(&request)? };
+        let words = format!("web web-file --size {size_bytes} --connections {connections} --server {server}");
+        let plan = Plan::of(&Request::of_words(&words)?)?;
+        let plan = Plan { cookie: format!("beside-wrk-{size_bytes}"), ..plan };
         Ok(Self { plan, guard: RefCell::default() })
     }
 

@@ -1,6 +1,6 @@
 //! The place where an MPI implementation is installed on this machine, and the program that its compiler made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -54,31 +54,29 @@ impl Installation {
             return Ok(Arc::clone(installation));
         }
         let tools = Tools::of(implementation)?;
-        let cache = cache()?;
         let installation = Arc::new(Self {
-            program: made(&cache, "rank", RANK_PROGRAM, &tools)?,
-            agent: kept(&cache, "agent", AGENT.as_bytes(), 0o700)?,
+            program: tools.program("rank", RANK_PROGRAM)?,
+            agent: kept(&cache()?, "agent", AGENT.as_bytes(), 0o700)?,
             launcher: tools.launcher,
         });
         known.insert(implementation, Arc::clone(&installation));
         Ok(installation)
     }
-
-    /// The version that it prints, without making anything. Fails if it is not installed, with what to do.
-    pub fn look(implementation: Implementation) -> Result<String> {
-        Ok(Tools::of(implementation)?.version)
-    }
 }
 
+/// What an implementation brings along.
 #[derive(Debug)]
-pub(super) struct Tools {
-    pub(super) launcher: PathBuf,
-    pub(super) compiler: PathBuf,
-    pub(super) version: String,
+pub struct Tools {
+    /// `mpirun`, or its equivalent.
+    pub launcher: PathBuf,
+    compiler: PathBuf,
+    /// The version that the launcher prints.
+    pub version: String,
 }
 
 impl Tools {
-    fn of(implementation: Implementation) -> Result<Self> {
+    /// Those of this machine, without making anything. Fails if the implementation is not installed, with what to do.
+    pub fn of(implementation: Implementation) -> Result<Self> {
         match implementation {
             Implementation::OpenMpi => {
                 let found = Self::among(&search_path(), implementation).context(
@@ -106,8 +104,27 @@ impl Tools {
         }
     }
 
+    /// Every implementation in the search path, and MPICH where the laboratory looks for it.
+    pub fn all() -> Vec<(Implementation, Self)> {
+        let path = search_path();
+        let own: Vec<PathBuf> = mpich_directory().into_iter().map(|place| place.join("bin")).collect();
+        let places =
+            [(Implementation::OpenMpi, &path), (Implementation::Mpich, &path), (Implementation::Mpich, &own)];
+        let found = places.into_iter().filter_map(|(implementation, directories)| {
+            let tools = Self::among(directories, implementation)?;
+            Some((fs::canonicalize(&tools.launcher).ok()?, (implementation, tools)))
+        });
+        let mut seen = BTreeSet::new();
+        found.filter(|(launcher, _)| seen.insert(launcher.clone())).map(|(_, tools)| tools).collect()
+    }
+
+    /// A program of this source, which the compiler makes unless it has done so before.
+    pub fn program(&self, name: &str, source: &str) -> Result<PathBuf> {
+        made(&cache()?, name, source, self)
+    }
+
     /// The first launcher in `directories` that belongs to the implementation and has a compiler beside it.
-    pub(super) fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
+    fn among(directories: &[PathBuf], implementation: Implementation) -> Option<Self> {
         // If a distribution has several implementations, the suffix tells them apart.
         let (endings, names) = match implementation {
             Implementation::OpenMpi => ([".openmpi", ""], ["Open MPI", "OpenRTE"]),
@@ -132,18 +149,18 @@ impl Tools {
     }
 }
 
-pub(super) fn search_path() -> Vec<PathBuf> {
+fn search_path() -> Vec<PathBuf> {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
 }
 
 /// The directory of MPICH of the Python Package Index, or of another one that the user names.
-pub(super) fn mpich_directory() -> Result<PathBuf> {
+fn mpich_directory() -> Result<PathBuf> {
     let named = env::var_os(MPICH_DIRECTORY).map(PathBuf::from);
     named.map_or_else(|| cache().map(|cache| cache.join("mpich")), Ok)
 }
 
 /// A program for this compiler, made unless it exists. Its name is a hash of its source and its compiler.
-pub(super) fn made(cache: &Path, name: &str, source: &str, tools: &Tools) -> Result<PathBuf> {
+fn made(cache: &Path, name: &str, source: &str, tools: &Tools) -> Result<PathBuf> {
     let compiler = tools.compiler.as_os_str().as_encoded_bytes();
     let parts = [source.as_bytes(), compiler, tools.version.as_bytes()];
     let compiled = cached(cache, name, &parts, |program| {
@@ -195,7 +212,7 @@ fn cached(
 }
 
 /// The directory of the cache. Only this user may enter it.
-pub(super) fn cache() -> Result<PathBuf> {
+fn cache() -> Result<PathBuf> {
     let given = env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let Some(parent) = given.or_else(home) else {
@@ -207,7 +224,7 @@ pub(super) fn cache() -> Result<PathBuf> {
     Ok(cache)
 }
 
-pub(super) fn output(command: &mut Command) -> Result<Output> {
+fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))
 }
 

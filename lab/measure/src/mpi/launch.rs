@@ -11,21 +11,22 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bywire_command::provider;
 
 use super::choice::{Choice, Implementation, Link};
 use super::installation::Installation;
 use super::rank::{COMMAND, OUR_PROC};
-use crate::interrupt::{self, Leader};
+use crate::interrupt::{self, Leader, awaited};
 use crate::isolation;
-use crate::namespaces::{self, Namespaces, end_with_this_thread};
+use crate::namespaces::{self, Namespace, end_with_this_thread};
+use crate::pair::Conversation;
 use crate::placement::{Cores, Placement};
-use crate::plan::{Assignment, End, Job, Outcome, Outcomes, Plan, Role, WorkerMessage};
+use crate::plan::{Assignment, End, Job, Outcomes, Plan, Role, WorkerMessage};
 use crate::process::{Event, listen};
 use crate::scratch_directory::{self, ScratchDirectory};
 
@@ -41,7 +42,7 @@ const GREETING: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The variables without which Open MPI does not run as root.
-pub(super) const AS_ROOT: [(&str, &str); 2] =
+pub const AS_ROOT: [(&str, &str); 2] =
     [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
 /// The most bytes of the launcher's error output that are kept.
@@ -66,13 +67,9 @@ const ISOLATED: [&str; 4] = ["--mount", "--uts", "sh", "-c"];
 /// end that failed. The whole job has ended by then.
 pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cores) -> Result<Outcomes> {
     let installation = Installation::of(choice.implementation)?;
-    let namespaces = match placement {
-        Placement::Namespaces(namespaces) => Some(&**namespaces),
-        Placement::Fabric(pair) => Some(&*pair.namespaces),
-        _ => None,
-    };
+    let namespaces = placement.ends();
     ensure!(
-        namespaces.is_none_or(|namespaces| !namespaces.source.is_unprivileged() && may_isolate()),
+        namespaces.is_none_or(|[source, _]| !source.is_unprivileged() && may_isolate()),
         "level mpi enters namespaces with its launcher: run as root for --link {}",
         choice.link
     );
@@ -87,8 +84,8 @@ pub(crate) fn run(plan: &Plan, choice: Choice, placement: &Placement, cores: Cor
     let launch = Launch { installation: &installation, choice, namespaces, directory: &directory, provider };
     let mut job = Running::start(launch.command(&socket)?)?;
     // The ranks end when it is dropped.
-    let mut conversation = Conversation::new(listener, plan, cores);
-    match conversation.outcomes(&mut job) {
+    let mut ranks = Ranks::new(listener, plan, cores);
+    match ranks.outcomes(&mut job) {
         Ok(outcomes) => job.finish().map(|()| outcomes),
         // The launcher's message explains more than the end of a rank does.
         Err(error) if interrupt::requested() => Err(error),
@@ -111,7 +108,7 @@ fn directory(cookie: &str) -> PathBuf {
 struct Launch<'a> {
     installation: &'a Installation,
     choice: Choice,
-    namespaces: Option<&'a Namespaces>,
+    namespaces: Option<[&'a Namespace; 2]>,
     directory: &'a Path,
     /// The directory of the provider, for the link that uses it.
     provider: Option<&'a Path>,
@@ -140,8 +137,8 @@ impl Launch<'_> {
         // Settings of the shell that would change what the link is.
         provider::names().for_each(|name| _ = command.env_remove(name));
         command.envs(self.variables());
-        if let Some(namespaces) = self.namespaces {
-            namespaces.source.enter(&mut command)?;
+        if let Some([source, _]) = self.namespaces {
+            source.enter(&mut command)?;
         }
         Ok(command)
     }
@@ -164,7 +161,7 @@ impl Launch<'_> {
     fn options(&self) -> Vec<String> {
         let Choice { implementation, link, ranks, .. } = self.choice;
         let interface = self.interface();
-        let hosts = self.namespaces.map(|pair| (pair.source.address(), pair.target.address()));
+        let hosts = self.namespaces.map(|ends| ends.map(Namespace::address));
         let link = match link {
             Link::Shm => "--mca pml ob1 --mca btl self,vader".to_owned(),
             Link::Bywire => provider::options().join(" "),
@@ -176,12 +173,12 @@ impl Launch<'_> {
             (Implementation::OpenMpi, None) => {
                 format!("-n {ranks} --bind-to none{yielding} {link} --host localhost:2")
             }
-            (Implementation::OpenMpi, Some((source, target))) => format!(
+            (Implementation::OpenMpi, Some([source, target])) => format!(
                 "-n {ranks} --bind-to none{yielding} {link} --host {source}:1,{target}:1 \
                  --mca oob_tcp_if_include {interface} --mca plm_rsh_agent"
             ),
             (Implementation::Mpich, None) => format!("-n {ranks} -hosts localhost"),
-            (Implementation::Mpich, Some((source, target))) => format!(
+            (Implementation::Mpich, Some([source, target])) => format!(
                 "-n {ranks} -hosts {source},{target} -localhost {source} -iface {interface} -launcher ssh -launcher-exec"
             ),
         };
@@ -205,7 +202,7 @@ impl Launch<'_> {
             let settings = settings.into_iter().chain(interface);
             variables.extend(settings.map(|(name, value)| (name, value.to_owned())));
         }
-        let network = self.namespaces.map(|pair| pair.target.path());
+        let network = self.namespaces.map(|[_, target]| target.path());
         // The path as the job sees it, which has another `/proc`.
         let network = network.and_then(|path| Some(self.our_proc().join(path.strip_prefix("/proc").ok()?)));
         variables.extend(network.map(|path| ("BYWIRE_MPI_NETWORK", path.display().to_string())));
@@ -241,22 +238,17 @@ impl Running {
     }
 
     fn finish(mut self) -> Result<()> {
-        let until = Instant::now() + ENDING;
-        while !self.is_gone() {
-            interrupt::check()?;
-            ensure!(Instant::now() < until, "the MPI job does not end once it is done");
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        Ok(())
+        let gone = awaited(LOOK_AGAIN, ENDING, || match self.is_gone() {
+            true => Ok(Some(())),
+            false => interrupt::check().map(|()| None),
+        })?;
+        gone.context("the MPI job does not end once it is done")
     }
 
     /// Ends the job. Returns the most telling line of the launcher's error output.
     fn end(mut self) -> Option<String> {
-        let until = Instant::now() + Duration::from_secs(1);
         // It may be about to print the reason.
-        while !self.is_gone() && Instant::now() < until {
-            std::thread::sleep(LOOK_AGAIN);
-        }
+        let _slow = awaited(LOOK_AGAIN, Duration::from_secs(1), || Ok(self.is_gone().then_some(())));
         self.leader.end();
         telling_line(&self.complaints.join().ok()?)
     }
@@ -270,66 +262,46 @@ fn read_some(mut from: impl Read) -> String {
 }
 
 /// The first line with a sentence in it, as launchers draw frames around their messages.
-pub(super) fn telling_line(said: &str) -> Option<String> {
+pub fn telling_line(said: &str) -> Option<String> {
     let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphabetic));
     let line = lines().find(|line| line.to_lowercase().contains("error")).or_else(|| lines().next())?;
     Some(line.chars().take(300).collect())
 }
 
 /// The parent's side of the conversation with the ranks.
-struct Conversation<'a> {
+struct Ranks<'a> {
     listener: UnixListener,
     plan: &'a Plan,
     cores: Cores,
-    sender: Sender<Event>,
-    receiver: Receiver<Event>,
+    conversation: Conversation,
     /// The ranks that have said their number. A rank ends with its socket.
     ranks: Vec<(u32, UnixStream)>,
+    /// All of them have to be here by then.
     until: Instant,
 }
 
-impl<'a> Conversation<'a> {
+impl<'a> Ranks<'a> {
     fn new(listener: UnixListener, plan: &'a Plan, cores: Cores) -> Self {
-        let (sender, receiver) = channel();
-        let until = Instant::now() + Duration::from_secs(plan.deadline_seconds) + GRACE;
-        Self { listener, plan, cores, sender, receiver, ranks: Vec::new(), until }
+        let each_block = Duration::from_secs(plan.deadline_seconds);
+        let until = Instant::now() + each_block + GRACE;
+        // A rank that has its assignment ends by itself if it does not get on, unless its process is stopped.
+        let last = until + each_block * (plan.warmup_blocks + plan.blocks + 1);
+        let conversation = Conversation::until(last, LOOK_AGAIN);
+        Self { listener, plan, cores, conversation, ranks: Vec::new(), until }
     }
 
     fn outcomes(&mut self, job: &mut Running) -> Result<Outcomes> {
-        let mut outcomes: Vec<Outcome> = Vec::new();
-        let each_block = Duration::from_secs(self.plan.deadline_seconds);
-        let last = self.until + each_block * (self.plan.warmup_blocks + self.plan.blocks + 1);
-        while outcomes.len() < 2 {
+        while self.ranks.len() < self.plan.mpi.map_or(2, |choice| choice.ranks) as usize {
             interrupt::check()?;
-            if !self.is_complete() {
-                ensure!(Instant::now() < self.until, "the MPI job has not begun in time");
-                self.accept()?;
-            }
-            // A rank that has its assignment ends by itself if it does not get on, unless its process is stopped.
-            ensure!(Instant::now() < last, "the MPI job has not finished in time");
-            match self.receiver.recv_timeout(LOOK_AGAIN) {
-                Ok(Event { end, message: Some(WorkerMessage::Failed { reason, .. }) }) => {
-                    bail!("the {end} failed: {reason}")
-                }
-                Ok(Event { message: Some(WorkerMessage::Outcome(outcome)), .. }) => outcomes.push(outcome),
-                Ok(Event { message: Some(other), .. }) => bail!("an unexpected message of a rank: {other:?}"),
-                Ok(Event { end, message: None }) if outcomes.iter().any(|outcome| outcome.end == end) => {}
-                Ok(Event { end, message: None }) => bail!("the {end} died in the middle of the test"),
-                // Each rank sends a last message: its outcome, or the end of its socket.
-                Err(RecvTimeoutError::Timeout) if !self.is_complete() && job.is_gone() => {
-                    bail!("MPI's launcher ended in the middle of the test")
-                }
-                Err(_) => {}
-            }
+            ensure!(Instant::now() < self.until, "the MPI job has not begun in time");
+            // What a rank has said explains more than the launcher's end.
+            let is_gone = job.is_gone();
+            self.conversation.check()?;
+            ensure!(!is_gone, "MPI's launcher ended in the middle of the test");
+            self.accept()?;
+            std::thread::sleep(LOOK_AGAIN);
         }
-        outcomes.sort_by_key(|outcome| outcome.end == End::Target);
-        let [source, target] = <[Outcome; 2]>::try_from(outcomes).expect("there are two");
-        ensure!((source.end, target.end) == (End::Source, End::Target), "one end reported twice");
-        Ok(Outcomes { source, target: Some(target), same_machine: true })
-    }
-
-    fn is_complete(&self) -> bool {
-        self.ranks.len() == self.plan.mpi.map_or(2, |choice| choice.ranks) as usize
+        self.conversation.outcomes(true)
     }
 
     fn accept(&mut self) -> Result<()> {
@@ -357,7 +329,7 @@ impl<'a> Conversation<'a> {
         stream.set_read_timeout(None)?;
         let assignment = Assignment { job: Job::Messages(self.plan.clone()), role };
         (&stream).write_all((serde_json::to_string(&assignment)? + "\n").as_bytes())?;
-        let sender = self.sender.clone();
+        let sender = self.conversation.sender.clone();
         if number < 2 {
             std::thread::spawn(move || listen(end, input, &sender));
         } else {
@@ -378,7 +350,7 @@ fn listen_to_other(output: impl BufRead, sender: &Sender<Event>) {
     }
 }
 
-impl Drop for Conversation<'_> {
+impl Drop for Ranks<'_> {
     fn drop(&mut self) {
         for (_, stream) in &self.ranks {
             let _gone = stream.shutdown(std::net::Shutdown::Both);
@@ -430,14 +402,9 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo no such device >&2; exit 1"]);
         let mut job = Running::start(command).unwrap();
-        let plan = serde_json::json!({
-            "level": "mpi", "test": "latency", "size_bytes": 8, "response_bytes": 8,
-            "block_us": 1000, "warmup_blocks": 1, "blocks": 1, "spin": true, "sleep": false,
-            "bind": "127.0.0.1", "cookie": "", "deadline_seconds": 5,
-        });
-        let plan = serde_json::from_value(plan).unwrap();
-        let mut conversation = Conversation::new(listener, &plan, Cores { source: None, target: None });
-        let error = format!("{:#}", conversation.outcomes(&mut job).unwrap_err());
+        let plan = crate::resolution::tests::plan_of("mpi latency");
+        let mut ranks = Ranks::new(listener, &plan, Cores { source: None, target: None });
+        let error = format!("{:#}", ranks.outcomes(&mut job).unwrap_err());
         assert!(error.contains("launcher ended"), "{error}");
         assert_eq!(job.end().as_deref(), Some("no such device"));
     }

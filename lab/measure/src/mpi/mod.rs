@@ -7,10 +7,10 @@
 pub mod choice;
 mod installation;
 mod launch;
-pub mod loading;
 mod rank;
 
 pub use choice::{Choice, Implementation, LAUNCH, Link};
-pub use installation::Installation;
+pub use installation::{Installation, Tools};
 pub(crate) use launch::run;
+pub use launch::{AS_ROOT, telling_line};
 pub use rank::{COMMAND, run as run_rank};

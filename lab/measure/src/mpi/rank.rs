@@ -18,7 +18,7 @@ use crate::clock::{Clock, monotonic_ns};
 use crate::cpu::{Snapshot, processes_seconds_by};
 use crate::mpi::Link;
 use crate::namespaces::{Killed, end_with_this_thread};
-use crate::pin;
+use crate::pin::pin;
 use crate::plan::{Assignment, Details, End, Job, Outcome, Part, Plan, Role, Test, WorkerMessage};
 use crate::workload::block_loop::Record;
 
@@ -102,9 +102,7 @@ fn play(
     end: End,
     core: Option<u32>,
 ) -> Result<Outcome> {
-    if let Some(core) = core {
-        pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
-    }
+    pin(core)?;
     // Ports of this job meet in its own directory, or in that of this end's node.
     let directory = socket.parent().context("the socket is in no directory")?;
     let of_node = plan.runtime_directories.as_ref().map(|directories| Path::new(directories.of(end)));

@@ -186,20 +186,12 @@ impl Framing for Datagram {
 mod tests {
     use super::*;
     use crate::endpoint::{Endpoint, Mark};
-    use crate::options::Request;
-    use crate::placement::Placement;
-    use crate::plan::{self, Test};
-    use crate::resolution;
-
-    fn plan() -> Plan {
-        let request = Request::new("udp", "stream");
-        resolution::plan(&request, plan::Level::Udp, Test::Stream, &Placement::Processes).unwrap()
-    }
+    use crate::resolution::tests::plan_of;
 
     #[test]
     fn a_greeting_with_the_cookie_is_accepted_only_from_the_named_address() {
         let source = Some([127, 0, 0, 1].into());
-        let plan = Plan { source, cookie: "c".repeat(32), ..plan() };
+        let plan = Plan { source, cookie: "c".repeat(32), ..plan_of("udp stream") };
         let (sockets, address) = Udp::listen(&plan).unwrap();
         let other = UdpSocket::bind("127.0.0.2:0").unwrap();
         other.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -219,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_refused_send_is_counted_and_one_without_room_is_not() {
-        let plan = plan();
+        let plan = plan_of("udp stream");
         let (mut sockets, _) = Udp::listen(&plan).unwrap();
         let mut end = end_of(sockets.remove(0), &plan, End::Source, 0).unwrap();
         let attempts = [Err(Errno::NOBUFS), Err(Errno::AGAIN), Err(Errno::NOBUFS), Ok(1)];

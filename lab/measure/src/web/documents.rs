@@ -153,15 +153,13 @@ mod tests {
     use super::*;
     use crate::options::Request;
 
-    fn plan(change: impl FnOnce(&mut Request)) -> Plan {
-        let mut request = Request::new("web", "web-zipf");
-        change(&mut request);
-        Plan::of(&request).unwrap()
+    fn plan(words: &str) -> Plan {
+        Plan::of(&Request::of_words(&format!("web {words}")).unwrap()).unwrap()
     }
 
     #[test]
     fn document_sizes_match_their_classes() {
-        let documents = Documents::of(&plan(|_| ()));
+        let documents = Documents::of(&plan("web-zipf"));
         let sizes = &documents.sizes;
         let up_to = |bound: u64| sizes.iter().filter(|size| **size <= bound).count();
         assert_eq!((sizes.len(), up_to(1000), up_to(9216), up_to(92_160)), (1000, 350, 850, 990));
@@ -171,8 +169,7 @@ mod tests {
 
     #[test]
     fn generated_documents_pass_the_check() {
-        let file = plan(|request| (request.test, request.size_bytes) = ("web-file".into(), Some(150_000)));
-        let documents = Documents::of(&file);
+        let documents = Documents::of(&plan("web-file --size 150000"));
         let directory = tempfile::tempdir().unwrap();
         documents.write(directory.path(), || Ok(())).unwrap();
         let mut bytes = fs::read(directory.path().join("000000")).unwrap();
@@ -186,10 +183,8 @@ mod tests {
     }
 
     fn trace(alpha: f64, rank: &str, seed: u64, documents: u32) -> (Trace, Documents) {
-        let plan = plan(|request| {
-            (request.alpha, request.rank) = (Some(alpha), Some(rank.to_owned()));
-            (request.seed, request.documents) = (Some(seed), Some(documents));
-        });
+        let plan =
+            plan(&format!("web-zipf --alpha {alpha} --rank {rank} --seed {seed} --documents {documents}"));
         let documents = Documents::of(&plan);
         (Trace::of(&plan, &documents), documents)
     }

@@ -351,9 +351,8 @@ mod tests {
                 }
             }
         });
-        let (connections, size_bytes) = (Some(1), Some(DOCUMENT_BYTES));
-        let request = Request { connections, size_bytes, ..Request::new("web", "web-file") };
-        Load::connect(&Plan::of(&request).unwrap(), &address).unwrap()
+        let request = format!("web web-file --connections 1 --size {DOCUMENT_BYTES}");
+        Load::connect(&Plan::of(&Request::of_words(&request).unwrap()).unwrap(), &address).unwrap()
     }
 
     /// The number of requests that took longer.

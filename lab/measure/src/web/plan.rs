@@ -136,40 +136,31 @@ impl Plan {
 mod tests {
     use super::*;
 
-    /// Checks that a request for `web` with a change is refused in one line with `part`.
-    fn refuses(part: &str, change: impl FnOnce(&mut Request)) {
-        let mut request = Request::new(LEVEL, "web-file");
-        change(&mut request);
-        let refusal = format!("{:#}", Plan::of(&request).expect_err("it should have been refused"));
-        assert!(refusal.contains(part) && !refusal.contains('\n'), "{refusal}");
-    }
-
     #[test]
     fn invalid_combinations_are_refused_in_one_line_with_valid_ones() {
-        refuses("choose one of web-file, web-zipf", |r| r.test = "latency".into());
-        refuses("choose one of nginx, apache", |r| r.server = Some("iis".into()));
-        refuses("choose one of tcp, unix, veth, eth, sock", |r| r.link = Some("udp".into()));
-        refuses("Apache listens on no Unix-domain socket", |r| {
-            (r.link, r.server) = (Some("unix".into()), Some("apache".into()));
-        });
-        refuses("--alpha does not apply to web web-file", |r| r.alpha = Some(1.0));
-        refuses("--alpha NaN is out of bounds", |r| {
-            (r.test, r.alpha) = ("web-zipf".into(), Some(f64::NAN));
-        });
-        refuses("give 1 to 256", |r| r.connections = Some(0));
-        refuses("a --size of 1 to", |r| r.size_bytes = Some(0));
-        refuses("--time 0.2 is out of bounds: give 0.25", |r| r.time_seconds = Some(0.2));
-        refuses("--mtu does not apply", |r| r.mtu_bytes = Some(9000));
-        refuses("--segmentation does not apply", |r| r.segmentation = Some(false));
-        refuses("--segmentation does not apply", |r| {
-            (r.link, r.segmentation) = (Some("unix".into()), Some(true));
-        });
-        refuses("--mpi does not apply to web web-file", |r| r.mpi = Some("mpich".into()));
-        refuses("--untouched does not apply to web web-file", |r| r.untouched = true);
+        let plan = |words: &str| Plan::of(&Request::of_words(&format!("web {words}")).unwrap());
+        for (words, part) in [
+            ("latency", "choose one of web-file, web-zipf"),
+            ("web-file --server iis", "choose one of nginx, apache"),
+            ("web-file --link udp", "choose one of tcp, unix, veth, eth, sock"),
+            ("web-file --link unix --server apache", "Apache listens on no Unix-domain socket"),
+            ("web-file --alpha 1", "--alpha does not apply to web web-file"),
+            ("web-zipf --alpha NaN", "--alpha NaN is out of bounds"),
+            ("web-file --connections 0", "give 1 to 256"),
+            ("web-file --size 0", "a --size of 1 to"),
+            ("web-file --time 0.2", "--time 0.2 is out of bounds: give 0.25"),
+            ("web-file --mtu 9000", "--mtu does not apply"),
+            ("web-file --segmentation off", "--segmentation does not apply"),
+            ("web-file --link unix --segmentation on", "--segmentation does not apply"),
+            ("web-file --mpi mpich", "--mpi does not apply to web web-file"),
+            ("web-file --untouched", "--untouched does not apply to web web-file"),
+        ] {
+            let refusal = format!("{:#}", plan(words).expect_err(words));
+            assert!(refusal.contains(part) && !refusal.contains('\n'), "{words}: {refusal}");
+        }
+        // Interfaces may cut there, or not.
         for link in ["veth", "eth"] {
-            let (link, segmentation) = (Some(link.to_owned()), Some(false));
-            let request = Request { link, segmentation, ..Request::new(LEVEL, "web-file") };
-            Plan::of(&request).expect("interfaces may cut there, or not");
+            plan(&format!("web-file --link {link} --segmentation off")).unwrap();
         }
     }
 

@@ -3,20 +3,18 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group};
+use anyhow::{Context, Result, bail};
+use rustix::process::WaitOptions;
 
 use super::plan::{Link, Plan, Server};
-use crate::isolation;
+use crate::interrupt::{Leader, awaited};
 use crate::namespaces::end_with_this_thread;
+use crate::{isolation, process};
 
-/// Directories of programs that are on the path of root only.
-const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/nginx/sbin"];
 /// How long a server may take to listen.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a starting server is checked. A check costs next to nothing.
@@ -29,9 +27,8 @@ const THREADS_MIN: u32 = 25;
 /// A server that listens. Dropping it ends all its processes.
 pub struct Running {
     /// The server, or `unshare` with the server as its child.
-    child: Child,
+    leader: Leader,
     is_isolated: bool,
-    group: Option<Pid>,
     /// The address on which it listens: `IP:PORT`, or `unix:PATH`.
     pub address: String,
     /// The name and version that it prints.
@@ -81,33 +78,30 @@ impl Running {
             }
             Server::Apache => command.arg("-DFOREGROUND").arg("-d").arg(directory).arg("-f"),
         };
-        command.arg(&configuration).current_dir(directory).process_group(0);
+        command.arg(&configuration).current_dir(directory);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
         end_with_this_thread(&mut command);
-        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
-        let group = Pid::from_raw(child.id() as i32);
-        let mut running = Self { child, is_isolated, group, address, version: version.clone() };
+        let leader = Leader::start(&mut command);
+        let leader = leader.with_context(|| format!("cannot run {}", program.display()))?;
+        let mut running = Self { leader, is_isolated, address, version: version.clone() };
         running
             .await_listening(&[said, directory.join("errors")], is_wanted)
             .with_context(|| format!("{} cannot be started", plan.server.title()))?;
         Ok(running)
     }
 
-    /// Its processes.
     pub fn processes(&self) -> Vec<u32> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let group = self.child.id();
+        let group = self.leader.child.id();
         let is_its_own =
             |process: &u32| group_of(*process) == Some(group) && !(self.is_isolated && *process == group);
         processes.filter(is_its_own).collect()
     }
 
     fn await_listening(&mut self, complaints: &[PathBuf], is_wanted: fn() -> Result<()>) -> Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        // The process that answers is a child of the process that was started.
-        while self.processes().len() < 2 || !is_listening(&self.address) {
-            if let Some(status) = self.child.try_wait()? {
+        let listening = awaited(LOOK_AGAIN, TIMEOUT, || {
+            if let Some(status) = self.leader.child.try_wait()? {
                 let said = complaints.iter().find_map(|path| {
                     let said = fs::read_to_string(path).ok()?;
                     said.lines().find(|line| !line.trim().is_empty()).map(str::to_owned)
@@ -115,19 +109,16 @@ impl Running {
                 bail!("it ended with {status}: {}", said.unwrap_or_else(|| "it said nothing".to_owned()));
             }
             is_wanted()?;
-            ensure!(Instant::now() < until, "it does not listen after {} s", TIMEOUT.as_secs());
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        Ok(())
+            // The process that answers is a child of the process that was started.
+            Ok((self.processes().len() > 1 && is_listening(&self.address)).then_some(()))
+        })?;
+        listening.with_context(|| format!("it does not listen after {} s", TIMEOUT.as_secs()))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(group) = self.group {
-            let _gone = kill_process_group(group, Signal::KILL);
-        }
-        let _gone = self.child.wait();
+        self.leader.end();
         // Its children became ours when it ended. All are reaped here.
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::empty()) {}
     }
@@ -141,12 +132,7 @@ fn find(server: Server) -> Result<Found> {
         Server::Nginx => (&["nginx"], "nginx-light"),
         Server::Apache => (&["apache2", "httpd"], "apache2-bin"),
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories: Vec<PathBuf> =
-        std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from)).collect();
-    let at =
-        |name: &&str| directories.iter().map(|directory| directory.join(name)).find(|path| path.is_file());
-    let Some(path) = names.iter().find_map(at) else {
+    let Some(path) = names.iter().find_map(|name| process::find(name, [])) else {
         bail!("{} is not installed: `apt-get install {package}`", server.title());
     };
     let output = Command::new(&path).arg("-v").stdin(Stdio::null()).output();

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::documents::Documents;
 use super::plan::Plan;
 use super::server::{self, Running};
-use crate::interrupt;
-use crate::pin;
+use crate::interrupt::{self, awaited};
+use crate::pin::pin;
 use crate::plan::{Assignment, End, Job, Role, WorkerMessage};
 use crate::process::{Setting, listen};
 use crate::scratch_directory::ScratchDirectory;
@@ -96,14 +96,9 @@ impl Drop for ServerGuard {
     fn drop(&mut self) {
         // The guard cleans up when its input ends, and then ends.
         drop(self.input.take());
-        let until = Instant::now() + FAREWELL;
-        while let Ok(None) = self.child.try_wait() {
-            if Instant::now() > until {
-                let _gone = self.child.kill();
-                let _gone = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if let Ok(None) = awaited(Duration::from_millis(1), FAREWELL, || Ok(self.child.try_wait()?)) {
+            let _gone = self.child.kill();
+            let _gone = self.child.wait();
         }
     }
 }
@@ -127,10 +122,8 @@ pub fn guard(plan: &Plan, core: Option<u32>, say: impl Fn(WorkerMessage)) -> Res
 
 /// Starts a server. Returns it with its files, of which it is dropped first, and its address.
 fn open(plan: &Plan, core: Option<u32>) -> Result<((Running, ScratchDirectory), Address)> {
-    if let Some(core) = core {
-        // The server inherits it.
-        pin::pin_to(core).with_context(|| format!("cannot run on core {core}"))?;
-    }
+    // The server inherits it.
+    pin(core)?;
     let directory = directory(plan);
     let files = ScratchDirectory::make(directory.clone(), PREFIX)?;
     let site = directory.join("site");

@@ -422,15 +422,10 @@ pub fn stride(length: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Request;
-    use crate::placement::Placement;
-    use crate::plan::{Level, Test};
-    use crate::resolution;
+    use crate::resolution::tests::plan_of;
 
     fn plan(block_us: u64, begin_ns: Option<u64>) -> Plan {
-        let plan =
-            resolution::plan(&Request::new("unix", "rr"), Level::Unix, Test::Rr, &Placement::Processes);
-        Plan { block_us, begin_ns, ..plan.unwrap() }
+        Plan { block_us, begin_ns, ..plan_of("unix rr") }
     }
 
     #[test]

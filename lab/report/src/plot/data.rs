@@ -14,7 +14,6 @@ pub const DISTURBED: &str = "disturbed: do not use";
 /// The identifier and the title of a plot.
 pub type Names = [&'static str; 2];
 
-/// One plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
     /// Its name, unique among the plots of a session.
@@ -65,7 +64,6 @@ impl Axis {
     }
 }
 
-/// The quantity of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Nanoseconds.

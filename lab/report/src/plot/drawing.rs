@@ -145,7 +145,6 @@ fn legend_mark(plot: &Plot, series: &Series, left: f64, middle: f64) -> Markup {
     }
 }
 
-/// One plot in one frame.
 struct Drawing<'a> {
     plot: &'a Plot,
     frame: &'a Frame,
@@ -398,7 +397,6 @@ impl Drawing<'_> {
     }
 }
 
-/// A row of bars.
 struct Row {
     middle: f64,
     bottom: f64,
@@ -620,7 +618,6 @@ impl Style {
     }
 }
 
-/// A symbol.
 #[derive(Clone, Copy)]
 enum Shape {
     Circle,

@@ -16,7 +16,6 @@ use crate::way::Way;
 use by_size::at_one_length;
 use data::Plot;
 
-/// Every plot that has a measured value.
 pub fn plots(ways: &[Way], ceilings: &Ceilings, comparisons: &[Comparison]) -> Vec<Plot> {
     let ladder = ladder::plots(comparisons, ceilings);
     let all = ladder.into_iter().chain(measured(ways, ceilings, comparisons));

@@ -1,16 +1,11 @@
 //! Whether the MPI implementations of this machine load the provider, found by running one rank of each.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use bywire_command::provider;
+use bywire_measure::mpi::{AS_ROOT, Implementation, Tools, telling_line};
 
-use super::choice::Implementation;
-use super::installation::{Tools, cache, made, mpich_directory, output, search_path};
-use super::launch;
-
-const PROGRAM: &str = include_str!("loaded.c");
+const PROGRAM: &str = include_str!("mpi_loaded.c");
 /// How long a job of one rank may take.
 const TIMEOUT_SECONDS: &str = "30";
 
@@ -25,45 +20,34 @@ pub struct Loading {
     pub loads: Result<String, String>,
 }
 
-/// Every implementation in the search path, and MPICH where the laboratory looks for it.
+/// Every implementation of this machine.
 pub fn of_this_machine() -> Vec<Loading> {
-    let path = search_path();
-    let own: Vec<PathBuf> = mpich_directory().into_iter().map(|place| place.join("bin")).collect();
-    let places =
-        [(Implementation::OpenMpi, &path), (Implementation::Mpich, &path), (Implementation::Mpich, &own)];
-    let mut seen = Vec::new();
-    let mut all = Vec::new();
-    for (implementation, directories) in places {
-        let Some(tools) = Tools::among(directories, implementation) else { continue };
-        let launcher = fs::canonicalize(&tools.launcher).unwrap_or_else(|_| tools.launcher.clone());
-        if !seen.contains(&launcher) {
-            seen.push(launcher);
-            let found = format!("{} ({})", tools.version, tools.launcher.display());
-            all.push(Loading { implementation, found, loads: loads(implementation, &tools) });
-        }
-    }
-    all
+    let loading = |(implementation, tools): (Implementation, Tools)| {
+        let found = format!("{} ({})", tools.version, tools.launcher.display());
+        Loading { implementation, found, loads: loads(implementation, &tools) }
+    };
+    Tools::all().into_iter().map(loading).collect()
 }
 
 fn loads(implementation: Implementation, tools: &Tools) -> Result<String, String> {
     let directory = provider::directory().map_err(|error| format!("{error:#}"))?;
-    let program = cache().and_then(|cache| made(&cache, "loaded", PROGRAM, tools));
-    let program = program.map_err(|error| format!("{error:#}"))?;
+    let program = tools.program("loaded", PROGRAM).map_err(|error| format!("{error:#}"))?;
     let run = |is_asked: bool| -> Result<String, String> {
         let mut command = Command::new("timeout");
         command.args([TIMEOUT_SECONDS.as_ref(), tools.launcher.as_os_str()]);
         command.args(["-n", "1"]).arg(&program);
         provider::names().for_each(|name| _ = command.env_remove(name));
-        command.envs(launch::AS_ROOT);
+        command.envs(AS_ROOT);
         if is_asked {
             command.envs(provider::variables(&directory));
         }
-        let output = output(&mut command).map_err(|error| format!("{error:#}"))?;
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = printed.lines().find_map(|line| line.strip_prefix("libfabric "));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         line.map(str::to_owned).ok_or_else(|| {
-            launch::telling_line(&said).unwrap_or_else(|| "its launcher ended without a word".to_owned())
+            telling_line(&said).unwrap_or_else(|| "its launcher ended without a word".to_owned())
         })
     };
     judge(implementation, run(true), || run(false))
