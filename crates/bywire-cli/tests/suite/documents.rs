@@ -285,7 +285,7 @@ fn modules(package: &Path) -> Vec<String> {
 
 #[test]
 fn every_module_of_tests_is_listed_with_its_command() {
-    const PAGE: &str = "docs/testing.md";
+    const PAGE: &str = "docs/suites.md";
     let listed = suites(&page(PAGE));
     let packages = packages();
     for (package, module) in &listed {
