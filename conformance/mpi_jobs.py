@@ -269,7 +269,7 @@ SCALAPACK = pathlib.Path("/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests")
 # Those of them that read their input from the directory that they run in.
 SCALAPACK_TESTS = sorted(path.name for path in SCALAPACK.glob("x*") if not path.name.endswith("btest"))
 # With four ranks they stand still at times, whatever carries their messages: vader, TCP, libfabric's `tcp` or Bywire. Their ranks take
-# different branches of PDPORFS and PSPORFS (docs/testing.md has the counts).
+# different branches of PDPORFS and PSPORFS (docs/notebook/conformance.md has the counts).
 STAND_STILL = ["4.xdllt", "4.xsllt"]
 JOBS = {
     "netpipe": Program("netpipe-openmpi", {"": [["NPopenmpi", "-i", "-n", "20", "-u", "4194304", "-o", "/dev/null"],

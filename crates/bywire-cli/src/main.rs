@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn the_command_accepts_every_command_of_the_pages() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let directories = [root.clone(), root.join("docs")];
+        let directories = [root.clone(), root.join("docs"), root.join("docs/notebook")];
         let files = directories.iter().flat_map(|directory| fs::read_dir(directory).unwrap().flatten());
         let pages =
             files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "md"));

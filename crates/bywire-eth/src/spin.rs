@@ -4,7 +4,7 @@
 //! other programs may need. So the loop yields between two polls, and its polling time is bounded. It does not poll
 //! after several fruitless attempts. It also stops for a while after a yield has shown that another program needs the
 //! core for long, and after a long frame. A stream does not wait for an answer to each frame, and its ends need the
-//! cores (docs/performance.md).
+//! cores (docs/notebook/ethernet.md).
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Where both cores share a cache, payloads go through it. Where they do not, each line of the bulk area must first
 //! be fetched from the other core's cache, which takes a quarter of a microsecond. Non-temporal stores are then
-//! several times as fast (docs/performance.md). A machine may move its virtual cores at any time. So the producer
+//! several times as fast (docs/notebook/messages.md). A machine may move its virtual cores at any time. So the producer
 //! measures again at every look at the consumer's credit: the consumer was the last to write that line.
 
 use std::time::Duration;

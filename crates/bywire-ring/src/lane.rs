@@ -421,7 +421,7 @@ impl Producer {
     /// A line that the consumer has read lies in both caches. The next store to it waits until the other copy is gone, and
     /// the fence behind each record waits for that store: 50 to 250 ns a record. Stores to several lines at once overlap.
     /// A prefetch for writing does not replace them: AMD's Zen 4 ignores it for a line that its core still owns, and it
-    /// owns every line whose reader has a read-only mapping (docs/performance.md).
+    /// owns every line whose reader has a read-only mapping (docs/notebook/messages.md).
     #[inline(always)]
     pub fn claim_ahead<M: Memory>(&mut self, own: &M, remote: &M) {
         if self.tail & self.claim_mask == 0 {

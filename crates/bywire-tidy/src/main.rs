@@ -1,4 +1,4 @@
-//! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach.
+//! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach. It also writes docs/suites.md.
 
 mod atomic;
 mod binary;
@@ -10,22 +10,24 @@ mod link;
 mod name;
 mod partner;
 mod size;
+mod suite;
 mod tree;
 mod unchecked;
 mod walk;
 mod word;
 
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use breach::Breach;
 use tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Breach>;
 
-const RULES: [(&str, Rule); 12] = [
+const RULES: [(&str, Rule); 13] = [
     ("atomics stay in named crates", atomic::check),
     ("files have text, but for pictures and seeds", binary::check),
     ("every dependency is explained and used", dependency::check),
@@ -35,6 +37,7 @@ const RULES: [(&str, Rule); 12] = [
     ("names say what they hold", name::check),
     ("orderings name their partner", partner::check),
     ("files stay short", size::check),
+    ("test suites say what they prove, and docs/suites.md lists them", suite::check),
     ("unsafe stays in named places", unchecked::check),
     ("pages name existing files and functions", walk::check),
     ("no work is unfinished, and Bywire has one spelling", word::check),
@@ -42,21 +45,31 @@ const RULES: [(&str, Rule); 12] = [
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["check"] => match check(Path::new(".")) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => {
-                eprintln!("bywire-tidy: {error:#}");
-                ExitCode::FAILURE
-            }
-        },
+    let root = Path::new(".");
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => check(root),
+        ["suites"] => write_suites(root).map(|()| true),
         _ => {
-            eprintln!("usage: bywire-tidy check\nchecks that");
+            eprintln!("usage: bywire-tidy check    check that");
             RULES.iter().for_each(|(name, _)| eprintln!("  {name}"));
-            ExitCode::from(2)
+            eprintln!("       bywire-tidy suites   write {}", suite::PAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bywire-tidy: {error:#}");
+            ExitCode::FAILURE
         }
     }
+}
+
+/// Writes the list of suites anew.
+fn write_suites(root: &Path) -> Result<()> {
+    let page = suite::page(&Tree::read(root)?);
+    fs::write(root.join(suite::PAGE), page).with_context(|| format!("cannot write {}", suite::PAGE))
 }
 
 /// True when no rule is broken.

@@ -157,12 +157,14 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).expect(name)
 }
 
-/// README.md and the pages of docs, by name.
+/// README.md and the pages of docs and its notebook, by name.
 fn pages() -> Vec<String> {
-    let files = fs::read_dir(root().join("docs")).expect("docs").flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut names: Vec<String> =
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+    let mut names = Vec::new();
+    for folder in ["docs", "docs/notebook"] {
+        let files = fs::read_dir(root().join(folder)).expect(folder).flatten();
+        let found = files.filter_map(|file| file.file_name().into_string().ok());
+        names.extend(found.filter(|name| name.ends_with(".md")).map(|name| format!("{folder}/{name}")));
+    }
     names.sort();
     names.insert(0, "README.md".to_owned());
     names
@@ -283,7 +285,7 @@ fn modules(package: &Path) -> Vec<String> {
 
 #[test]
 fn every_module_of_tests_is_listed_with_its_command() {
-    const PAGE: &str = "docs/testing.md";
+    const PAGE: &str = "docs/suites.md";
     let listed = suites(&page(PAGE));
     let packages = packages();
     for (package, module) in &listed {

@@ -19,7 +19,7 @@ const LOW_BYTES_BESIDE_HIGH: u64 = 16 * 1024;
 const HIGH_RECENT_NS: u64 = 2_000_000;
 /// … and how many low bytes may leave meanwhile. A program that sends a short message before each long one waits for the long ones.
 /// One that exchanges short messages back to back moves high bytes more often, so low ones stay held back. One that sends a short
-/// message now and then, such as every 200 µs, does not: its message waits behind what has left (docs/performance.md).
+/// message now and then, such as every 200 µs, does not: its message waits behind what has left (docs/notebook/links.md).
 const HIGH_RECENT_BYTES: u64 = 64 * 1024;
 /// The least length of a piece of a lane that is cut for lack of room.
 const PIECE_BYTES_MIN: usize = 32;
