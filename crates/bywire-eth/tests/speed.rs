@@ -1,6 +1,8 @@
-//! The work on each superframe must be negligible beside the system calls that move it. The bounds are several times
-//! what a current machine needs, so that only a change of algorithm exceeds them. The best of many short rounds is
-//! taken, so that a busy machine does not exceed them. A program of its own, as only its release build is of use.
+//! The work on each superframe takes negligible time beside the system calls that move it. It needs `--release`.
+//!
+//! The bounds are several times what a current machine needs, so that only a change of algorithm exceeds them. The best
+//! of many short rounds is taken, so that a busy machine does not exceed them. A program of its own, as only its
+//! release build is of use.
 
 #[allow(dead_code, reason = "the suite uses the rest of it")]
 #[path = "suite/packet/mod.rs"]

@@ -1,5 +1,5 @@
-//! The memory of each node, port, peer and connection, and the packets and bytes of each message: docs/scale.md has them.
-//! A program of its own, as its allocator counts.
+//! The memory of each node, port, peer and connection, and the packets and bytes of each message, are those of
+//! docs/scale.md. A program of its own, as its allocator counts.
 
 #[path = "suite/page/mod.rs"]
 mod page;

@@ -1,4 +1,5 @@
-//! Everything that Rust programs can do, C programs can: a table of both, held to the sources on either side.
+//! C has a counterpart for every public function, event and option of Rust: a table of both is held to the sources on
+//! either side.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! The contract as C and C++ programs see it, run against the installed library.
+//! C and C++ programs use the whole contract, run against the installed library. They survive invalid arguments, are
+//! told of two threads in one port, and find a sentence for every code.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Every C example compiles without a warning and runs.
+//! Every C example, and the program in docs/c.md, compiles without a warning and runs.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `bywire.h` agrees with the sources, and compiles as C and as C++.
+//! `bywire.h` agrees with the sources, compiles as plain C and C++, and the library exports exactly its functions.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What an installation puts where, what it builds, and what is left when it is removed.
+//! An installation builds nothing that a session has built, and a session installs only what it uses. What an
+//! installation has made is removed, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -1,5 +1,8 @@
-//! C programs between two machines: the same programs as on one machine, and only the address is another one. Each runs over
-//! an encrypted and over a plain fabric.
+//! C and C++ programs run between two machines in namespaces, encrypted and plain. They are the same programs as on one
+//! machine, and only the address differs. Needs root.
+//!
+//! They are the contract's test between two ports (in C encrypted and in C++ plain, both of both in a soak), two
+//! processes of which one is killed, and the examples. Lending is refused by its code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `bywire measure … breakdown` from outside: parts that add up, each with how it was found, and nothing clipped.
+//! `bywire measure … breakdown` from outside: the parts of a breakdown add up to the whole, each says how it was found,
+//! and nothing is clipped.
 
 use bywire_results::breakdown::{Account, REST};
 use bywire_results::cell::Cell;

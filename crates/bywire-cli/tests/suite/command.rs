@@ -1,4 +1,4 @@
-//! The `bywire` command as a shell sees it.
+//! The `bywire` command behaves in a shell: output, errors on one line, exit status.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,5 @@
-//! The commands `bywire compare` and `bywire report`: a deliberate slowdown is found, and every file is correct.
+//! `bywire compare` and `bywire report` as commands: a slow-down on purpose ends with 3, and so does a cell that
+//! vanished. Every output format and the files of a report are correct, whatever figures a session holds.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,9 @@
-//! `bywire ping`, `bywire doctor NODE`, `bywire status` and metrics between machines in namespaces: what each says when packets
-//! are dropped, blocked or too long, keys are wrong, and no service runs.
+//! `bywire ping`, `bywire doctor NODE`, `bywire status` and metrics between machines in namespaces name what is wrong.
+//! Needs nftables.
+//!
+//! The causes are loss, filters here and there, no route, a small MTU here, names without an address, no service,
+//! silence, paths of one direction, keys that differ, paths for short packets only, blocked ports, a copied key, and a
+//! node that is removed meanwhile.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,13 @@
-//! The commands of README.md and docs run here as they are printed. Measurements take less time than printed, but for a soak.
+//! Every command of README.md and docs has a rule: a test that runs it as printed, or the reason why none can. Needs
+//! root, and installs Redis and ping.
 //!
-//! [`RULES`] says for every command of every page which test runs it, or why none can, but for [`WHOLE_PAGES`]. A command without a rule fails
-//! [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of that group.
+//! Here run networks, files of settings, `bywire run` with Redis, measurements (with the printed time in a soak, and
+//! with less before), a far end with a key, a session with its report and comparison, and a clone's installation and
+//! removal, with a session that is whole in a soak and interrupted before.
+//!
+//! [`RULES`] says for every command of every page which test runs it, or why none can, but for [`WHOLE_PAGES`]. A
+//! command without a rule fails [`every_command_of_the_pages_has_a_rule`], one that is new in a group fails the test of
+//! that group.
 
 use std::collections::BTreeMap;
 use std::fs;

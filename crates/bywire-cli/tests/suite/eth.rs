@@ -1,4 +1,8 @@
-//! The command `bywire eth`: up, status, down, errors in one line, signals, and killed processes.
+//! `bywire eth` as a command: up, down, status, errors in one line, signals, killed and stopped processes and their
+//! leftovers, directories of other users, the unit's limits, reloading the file. Needs root.
+//!
+//! Callers and watchers are slow, send descriptors, or stop or end at any step. Other users plant entries, and send
+//! descriptors to the ports of carriers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

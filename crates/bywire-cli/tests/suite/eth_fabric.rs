@@ -1,4 +1,6 @@
-//! `bywire eth up --fabric`: interfaces of several machines on one segment, as root in network namespaces.
+//! Ethernet between machines by `bywire eth up --fabric`, encrypted and plain: streams, datagrams and broadcasts at any
+//! MTU; killed processes, restarted services, a machine that moves or is removed; members that forge addresses or send
+//! garbage. Frames of forged neighbours behind tags and extension headers change nothing in real kernels. Needs root.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpStream, UdpSocket};

@@ -1,5 +1,7 @@
-//! `bywire eth up --fabric` between machines of which some fail, leave, join or misbehave, as root in network namespaces.
-//! In a soak a machine is stopped for a minute.
+//! Ethernet between seven machines: TCP connections between two of them miss no response for as long as a second while
+//! others are killed, stopped (for 12 s, and in a soak for a minute), renumbered and removed, and one joins. Those with
+//! the renumbered, the stopped and the killed one go on. A member that floods broadcasts is limited at the receivers.
+//! Needs root.
 
 use std::io::{ErrorKind, Read, Write};
 use std::process::Command;

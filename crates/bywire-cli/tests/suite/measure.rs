@@ -1,4 +1,6 @@
-//! The command from outside: one measurement, the far end, sessions, bad input, and interrupts that leave nothing.
+//! `bywire measure` as a command: one measurement, fields, far ends, sessions, bad input, interrupts that leave
+//! nothing. Fields are those of every test of every level in a soak, and before of a draw with each level and each
+//! test.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

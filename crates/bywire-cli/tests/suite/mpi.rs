@@ -1,5 +1,9 @@
-//! The command `bywire measure mpi`: both implementations over every link, and what is left after an interruption at any
-//! moment.
+//! `bywire measure mpi` as a command: Open MPI and MPICH over every link, Bywire's provider among them, whatever the
+//! shell has set; between nodes, and operations of several ranks. Nothing is left after an end at any moment, nor in
+//! shared memory after an interrupt without namespaces.
+//!
+//! A soak has every operation by both, and before it one of them. Links between machines need root. `./x test` installs
+//! MPICH in the cache.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,8 @@
-//! MPI programs that use an installation of Bywire by the commands of docs/mpi.md, as they are printed there, and jobs that have not
-//! asked for it.
+//! MPI programs use an installation by the commands of docs/mpi.md, as they are printed there: on one machine, without
+//! shared memory and the right to trace, and between two machines. Needs root, Open MPI, and MPICH from the cache.
+//!
+//! No job is moved that has not asked. Open MPI opens no way of its own to other machines. A missing provider is
+//! reported.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

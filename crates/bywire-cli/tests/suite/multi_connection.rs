@@ -1,4 +1,6 @@
-//! Several connections at once, by the command: the figures of each, nodes around a switch, and what is left behind.
+//! Several connections at once, by the command: each one's figure, nodes around a switch, nothing left after an
+//! interrupt. A soak has every test of every level and 64 connections; before it there is a draw with each level and
+//! each test and 16 connections.
 
 use std::path::Path;
 use std::process::Output;

@@ -1,5 +1,7 @@
-//! A name server that takes its time: what it says late does not undo a later fabric file, and the doctor hears what the network
-//! says meanwhile. As root in network namespaces, with a resolver's configuration that only the command sees.
+//! A name server that takes its time: what it says late does not undo a later fabric file, and the doctor hears what
+//! the network says of other nodes meanwhile. Needs root.
+//!
+//! It runs in network namespaces, with a resolver's configuration that only the command sees.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

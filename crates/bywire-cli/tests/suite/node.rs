@@ -1,5 +1,9 @@
-//! `bywire init`, `invite`, `join`, `up`, `node`, `key` and `status` from outside: two machines as docs/links.md says, nodes that
-//! come and go, a service that is killed, and errors in files, in one line each.
+//! `bywire init`, `invite`, `join`, `up`, `node`, `key` and `status` as docs/links.md and README.md print them, with
+//! their commands and the page's file, for two machines. Needs root.
+//!
+//! Invitations are used, interrupted or wrong. A node is removed. The measurements that docs/laboratory.md prints for
+//! two machines run. A service is killed and replaced while connections go on. Signals are obeyed. What is wrong with
+//! files and sockets is said in one line each.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,6 @@
-//! What docs/operations.md says, as root in namespaces: programs and the service in containers, with the mounts, networks and
-//! capabilities of the printed files, or with an interface; the printed firewall; the names of metrics; another keeper.
+//! docs/operations.md as printed: programs and the service in containers, with the mounts, networks and capabilities of
+//! the files for Compose and Kubernetes, or with an interface; the firewalls; every metric that it names; another
+//! keeper, a keeper on other hardware, and a lost one. Needs root and nftables.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,6 +1,7 @@
-//! Unmodified programs of other projects over `bywire eth up`, on one machine and between two machines of a fabric: DHCP
-//! and router advertisements, nc, ssh, mDNS. As root, missing programs are installed. A package that would start a service of the whole machine is unpacked beside the
-//! tests instead.
+//! Unmodified programs of other projects over `bywire eth up`, on one machine and between two of a fabric: DHCP, router
+//! advertisements, nc, ssh, multicast DNS. Needs root, which installs them.
+//!
+//! A package that would start a service of the whole machine is unpacked beside the tests instead.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,6 @@
-//! A session that cannot continue: interrupted at any moment, or without disk space or directory. Finished measurements
-//! are kept and can be read, and nothing else is left.
+//! A session keeps what it measured, and leaves nothing else, when it is interrupted at any of eight moments (eighty in
+//! a soak), its disk is full, or its directory vanishes. A killed one keeps every pair. Finished measurements can be
+//! read.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};

@@ -1,8 +1,9 @@
-//! docs/tutorial.md from its first command to its last, each as printed, on two machines that have nothing of Bywire yet. What
-//! the page prints after a command must appear.
+//! docs/tutorial.md runs from its first command to its last, each as printed, on two machines that have nothing of
+//! Bywire yet: what the page prints after a command appears, a file arrives whole, a database answers, a removed
+//! machine reaches nothing, and nothing stays behind. Needs root, and installs Redis, OpenSSH and ping.
 //!
-//! A machine is a set of namespaces: host name, network, processes, and a view of the file system with an `/etc`, `/run`,
-//! `/srv`, `/usr/local` and home directory of its own.
+//! A machine is a set of namespaces: host name, network, processes, and a view of the file system with an `/etc`,
+//! `/run`, `/srv`, `/usr/local` and home directory of its own.
 
 use std::cell::Cell;
 use std::fs::{self, File};

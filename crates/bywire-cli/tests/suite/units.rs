@@ -1,4 +1,5 @@
-//! The installed systemd units of `bywire up`: systemd accepts them, and their bounds suffice for what the service does.
+//! The installed systemd units of `bywire up` are valid, and the capabilities of the system's unit suffice for
+//! connections. Needs root.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -1,4 +1,6 @@
-//! A full ring slows the senders to that process, and no other sender.
+//! A process without room slows its own senders, and no other sender: nothing is lost or sent again, no other queue
+//! waits, a queue that is held back keeps its place among what the kernel watches, and a process that never reads is
+//! not waited for. Streams need root.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

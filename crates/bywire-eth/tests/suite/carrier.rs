@@ -1,4 +1,8 @@
-//! The carrying loop alone, without privileges. Packet sockets stand for the queues of TAP devices.
+//! The carrying loop alone, without privileges: drops by cause, ends reported once, bridges, full targets, a kernel
+//! that refuses superframes while running, no allocation.
+//!
+//! Packet sockets stand for the queues of TAP devices. Some of the tests count what belongs to the whole process, so
+//! `cargo test` needs `--test-threads=1`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Checksums, compared with their definition, word by word.
+//! Checksums agree with their definition, word by word.
 
 use bywire_eth::checksum::{Sum, checksum, complete, verify};
 use bywire_eth::frame::Layout;

@@ -1,6 +1,8 @@
-//! Compares our segmentation and checksums with the kernel's. A superframe enters a bridge by one TAP device and
-//! leaves it by another that accepts no superframes, so the kernel has to cut it. The kernel's segments must equal
-//! ours in every byte.
+//! Superframes are cut and summed as the kernel does, to the byte, and the kernel accepts every header derived from a
+//! peer's bytes. Needs root.
+//!
+//! A superframe enters a bridge by one TAP device and leaves it by another that accepts no superframes, so the kernel
+//! has to cut it. The kernel's segments must equal ours in every byte.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Programs that use Ethernet run unmodified: sockets in namespaces whose only interface belongs to the fabric.
+//! Sockets run unmodified over Ethernet of the fabric, in namespaces whose only interface belongs to it. Devices that
+//! vanish come back, with several queues too. Needs root.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

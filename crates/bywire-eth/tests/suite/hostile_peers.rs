@@ -1,4 +1,5 @@
-//! Processes that break the rules harm only themselves.
+//! Hostile processes harm only themselves: datagrams of every length below 2 KiB, of every seventh above that, and of
+//! all in a soak, with hostile headers; announcements without end or with control characters.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

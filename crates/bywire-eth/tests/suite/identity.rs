@@ -1,4 +1,4 @@
-//! Cutting and merging are inverse to the bit, and neither changes an order.
+//! Cutting and merging of superframes are inverse to the bit, and keep each flow's order.
 
 use bywire_eth::coalesce::{Coalescer, Ready};
 use bywire_eth::offload::{Descriptor, derive};

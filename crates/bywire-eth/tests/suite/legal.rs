@@ -1,5 +1,5 @@
-//! No descriptor and frame, whatever their bytes, lead to a header that the kernel would refuse or misread. Every
-//! frame that a kernel sends gets its own header back.
+//! No bytes from a peer, descriptor or frame, produce a frame header that the kernel would refuse or misread. A header
+//! from the kernel is restored unchanged.
 
 use bywire_eth::frame::{HEADER_BYTES_MAX, Layout};
 use bywire_eth::offload::{Descriptor, VnetHeader, derive, describe};

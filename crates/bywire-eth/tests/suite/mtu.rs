@@ -1,5 +1,5 @@
-//! The MTUs that break things, each by its name. Streams arrive complete, and so do datagrams of every length around
-//! the packet size, within one process and between two.
+//! Critical MTUs, one test each, within a process and between two: streams arrive complete, and so do datagrams of
+//! every length around the limit, also to an end with a smaller MTU. Needs root.
 
 use std::net::{SocketAddr, UdpSocket};
 

@@ -1,4 +1,5 @@
-//! Interfaces of different processes reach each other through the message layer.
+//! Interfaces of different processes reach each other through the message layer. Carrying processes may die, return, or
+//! lie about their identity. Without traffic they use no CPU. Needs root.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! VLAN tags pass unchanged. Packet sockets show this. The kernel's own VLAN devices are tested too, but not every
-//! kernel has them.
+//! VLAN tags are kept, and their four bytes above the MTU too. Needs root.
+//!
+//! Packet sockets show this. The kernel's own VLAN devices are tested too, but not every kernel has them.
 
 use std::io;
 use std::mem::{size_of, zeroed};

@@ -1,4 +1,4 @@
-//! Heads are read as they were written, and from any bytes.
+//! Heads of tagged messages and of RMA are read as they were written, and from any bytes.
 
 use bywire_match::head::{HEAD_BYTES_MAX, Head, LENGTH_MAX, Malformed};
 use bywire_match::rma::{Denied, head as rma};

@@ -1,4 +1,5 @@
-//! The two queues, each compared with a list that is walked through, and the bound of a search.
+//! The queues of receives and messages match as a list does that is walked through. A search in a long one looks at a
+//! bounded number of entries.
 
 use bywire_match::{
     CLASSES_MAX, Content, Endpoint, Envelope, LINEAR_MAX, Limits, Message, PeerId, Posted, Selector, Sink,

@@ -1,5 +1,6 @@
-//! Hostile processes and unknown machines: none gets more of an answer than it should, and an honest port still gets its
-//! connection.
+//! A service stands packets and descriptors that are wrong, callers that say nothing, and a flood of strangers, who get
+//! no answer. An honest port still gets its connection. The service vouches for other users by name, and lets them
+//! change nothing. Needs root.
 
 use std::net::TcpListener;
 use std::os::fd::AsFd;

@@ -1,5 +1,9 @@
-//! The fabric file of a keeper reaches the services of other nodes, and machines join by its invitations, in network namespaces
-//! on one bridge.
+//! The keeper's fabric file reaches the other nodes, also one that was away, and ends connections with a removed node
+//! within a second. A node of the fabric that is not its keeper spreads nothing. A machine joins by an invitation,
+//! once. Needs root.
+//!
+//! A removal holds on a node with a full and with a read-only disk, also after a restart of its service. The machines
+//! are network namespaces on one bridge.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,6 @@
-//! Ports of two machines with their services, as programs use them.
+//! Ports of two machines in namespaces exchange everything over the services of both. They are told at once of a
+//! process killed there. They follow a machine to its new address, and reach it by its second address from behind a
+//! firewall that lets only answers in. They use the network of their service if they have none. Needs root.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

@@ -1,4 +1,8 @@
-//! Services of two and three machines, in network namespaces on one bridge, with ports that speak only the protocol.
+//! Services of two and three machines, in network namespaces on one bridge: connections are made with mirrored terms or
+//! refused by reason, a wrong key meets silence, ends of processes, machines and nodes are told, and connections
+//! outlive a service, and a restarted one is no stranger. Needs root.
+//!
+//! The ports speak only the protocol.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How libfabric finds the provider, where docs/mpi.md puts it, and what it learns of it.
+//! libfabric loads the provider from where docs/mpi.md puts it, and only those get it who name it. Needs libfabric-bin.
 
 use crate::loaded::{Loaded, run};
 

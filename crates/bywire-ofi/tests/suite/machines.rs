@@ -1,4 +1,9 @@
-//! Jobs of Open MPI and MPICH between two machines of a fabric, encrypted and plain, through what happens to machines.
+//! Two ranks of Open MPI or MPICH on two machines in namespaces exchange the same messages as on one, encrypted and
+//! plain, through what happens to machines. Needs root, openmpi-bin and libopenmpi-dev.
+//!
+//! A job goes on while the services of its machines are down and after they have restarted, after 2 s without a cable,
+//! and after a rank was stopped for 2 s (5 s in a soak). It ends when a node is revoked. Messages, writes and reads
+//! with a peer that is killed on the other machine end as soon as on one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,17 @@
-//! Every call for messages and RMA, by programs in C over libfabric's own interface.
+//! Two endpoints make every call for messages and RMA over libfabric's own interface, as programs in C. Needs
+//! libfabric-dev and valgrind.
+//!
+//! - Messages: order, data, pieces, peeks, claims, cancels, truncation, long messages, four formats of completions,
+//!   sleep, a wrong ticket, a forked child, a removed address, an end. What is in use cannot be closed. Endpoints that
+//!   connect to each other at once have one connection.
+//! - RMA: they read and write each other's memory by every call: every length, both ways at once, counters, words for
+//!   the target, pieces, keys, bounds and rights, regions that are closed under way or while a peer that reads them has
+//!   stopped, more long writes than a peer's share, both ways of registration, an end.
+//! - Event queues. An endpoint that does not answer. A connection that lacks descriptors is given up after 10 s. The
+//!   first message to an endpoint that polls arrives without a further call of its sender.
+//!
+//! All that runs with the system's libfabric, and with the newer one of MPICH if that is there. valgrind finds no fault
+//! in any of the calls.
 
 use std::path::PathBuf;
 use std::process::Command;

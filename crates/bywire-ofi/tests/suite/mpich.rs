@@ -1,4 +1,5 @@
-//! Programs of MPICH over the provider, with the variables of docs/mpi.md.
+//! Two and three ranks of MPICH exchange the same messages as those of Open MPI, with the variables of docs/mpi.md.
+//! `./x test` installs MPICH in the cache.
 
 use crate::loaded::{Loaded, mpich_commands, mpich_variables, run};
 

@@ -1,4 +1,9 @@
-//! Programs of Debian's Open MPI over the provider, with the options of docs/mpi.md.
+//! Two and three ranks of Debian's Open MPI exchange messages of every length and kind over the provider, with the
+//! options of docs/mpi.md, and see every byte. Needs openmpi-bin and libopenmpi-dev.
+//!
+//! Two jobs at once do not disturb each other. A job goes on with a rank that has children, and after a rank was
+//! stopped for 1 s (for 4 s in a soak). Ranks in containers with host names of their own meet (as root). Windows are
+//! shared or put into.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

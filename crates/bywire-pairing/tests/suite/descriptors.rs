@@ -1,5 +1,5 @@
-//! One user sends a machine's service descriptors that close slowly or are of the wrong kind; the service goes on for
-//! other users. Needs root, to act as other users.
+//! Slow, surplus and wrong descriptors: the service passes no wrong kind on, and serves other users meanwhile. 4,096
+//! users at once exclude nobody else. Needs root, to act as other users.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,11 +1,12 @@
-//! A hostile user runs a hundred programs against a machine's service and a port that admits everyone. The operations
-//! of other users take at most twice their usual time. Needs root, to act as other users. A soak runs for ten minutes.
+//! A user with a hundred hostile programs against a machine's service and a port that admits everyone: pairing and
+//! messages of other users take at most twice what they take while the same programs do the same elsewhere on the
+//! machine. Needs root and the real-time class. A soak runs for ten minutes.
 //!
 //! Three states take turns. In peace the hostile programs do nothing. In the second state they attack another service
 //! and port, which use no time that other programs want. In war they attack the service and port under test. As
-//! neighbours on the machine the programs cost the same in the second state, so war is compared with the second
-//! state. The service, the port and the honest user run in the real-time class, so it plays no part which core the
-//! scheduler wakes them on.
+//! neighbours on the machine the programs cost the same in the second state, so war is compared with the second state.
+//! The service, the port and the honest user run in the real-time class, so it plays no part which core the scheduler
+//! wakes them on.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,9 @@
-//! Programs and the service, over its socket: the ends that are paired, and the ends that are not.
+//! Programs and the service, over its socket: which ends are paired, which are refused, what a user may take, keep and
+//! see. The service delays no end. Partly needs root.
+//!
+//! Packets have extreme field values (every fourth, and all in a soak). Programs stop or exit at any step. Other
+//! versions are known. A user's service outlasts processes that have asked it. Doorbells between users come and go with
+//! their connections.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};

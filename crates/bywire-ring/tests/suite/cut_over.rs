@@ -1,4 +1,5 @@
-//! Every interleaving of a writer that leaves the kernel and of a reader that sleeps there.
+//! In every interleaving of a writer that leaves the kernel and of a reader that sleeps there, no reader sleeps in the
+//! kernel after the cut-over, and bytes that a writer takes back were never read.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,9 @@
-//! Every interleaving of calls that go into the kernel or sleep with a socket, and of what takes it away from under them.
+//! In every interleaving, no call is in the kernel with a socket that has left it. A duplicate that is kept for
+//! sleepers is closed once, after they have left.
 //!
-//! loom knows accesses of one total order by their fences alone: so each has one before and behind it here, as on processors
-//! that make that order by fences.
+//! The interleavings are those of calls that go into the kernel or sleep with a socket, and of what takes it away from
+//! under them. loom knows accesses of one total order by their fences alone: so each has one before and behind it here,
+//! as on processors that make that order by fences.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Every interleaving (within loom's bounds) of the rings' own code.
+//! Rings are correct in every interleaving of their two ends, within loom's bounds and with the rings' own code.
 
 use bywire_ring::doorbell::{Ringer, Sleeper, Wants};
 use bywire_ring::geometry::LaneLayout;

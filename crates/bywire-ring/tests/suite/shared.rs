@@ -1,4 +1,5 @@
-//! Every interleaving (within loom's bounds) of what threads and processes of one end share: locks, holds, lists.
+//! In every interleaving, within loom's bounds, the locks, holds, lists and owed bytes that threads and processes of
+//! one end share are correct, with a killed holder and late calls.
 
 use std::sync::atomic::Ordering;
 

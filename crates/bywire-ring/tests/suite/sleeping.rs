@@ -1,4 +1,5 @@
-//! Every interleaving of a reader and a writer that sleep on each other's event word, as blocking calls do.
+//! In every interleaving of a reader and a writer that sleep on each other's event word, as blocking calls do, each
+//! event that a sleeper has not seen wakes it.
 
 use bywire_ring::stream::{HEADER_BYTES, News, Sleep, Stream, WORDS};
 use loom::sync::atomic::{AtomicU32, Ordering};

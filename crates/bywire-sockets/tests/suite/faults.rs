@@ -1,4 +1,8 @@
 //! Whatever a service, a machine or a program lacks, every byte arrives, by TCP if necessary.
+//!
+//! The service is absent, stopped, of another version or out of reach. There are no descriptors, no memory, no
+//! mappings, a file size limit, a full disk, `chroot`, exits by a signal, invalid settings, paired ends that moved no
+//! bytes, and a user with small limits (as root). The log counts kernel bytes.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};

@@ -1,5 +1,8 @@
-//! A peer writes anything into its own memory. That ends its own connection at most: every call on it keeps its timeout, no
-//! event loop stays busy, and the program goes on.
+//! A peer that writes anything into its own memory ends its own connection at most: calls keep their timeouts, no event
+//! loop stays busy, the program goes on, and no control group of another user ends. Partly needs root.
+//!
+//! Every word is at extreme values and changes all the time. Bytes never come, a ring never ends, bytes have no memory.
+//! Random: `BYWIRE_SEEDS`, from `BYWIRE_SEED` on.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,13 @@
 //! Faults that random programs have found, one test each: the result is the same without the library and with it.
+//!
+//! - Descriptors above the limit, sockets that are closed while a set watches them, reset errors of passed sockets,
+//!   forks during a receive, ends during a look, sets of ended and killed processes, nested sets, inherited sets,
+//!   registrations that outlive their descriptor, sockets duplicated over themselves, signals during a `MSG_WAITALL`,
+//!   sets closed under a sleeper, a program that owes itself bytes.
+//! - A sender gets ahead by as much as TCP's, within a factor of two, whatever buffers programs set.
+//! - Several ready descriptors are reported in the kernel's order: level-triggered, edge-triggered and one-shot, with
+//!   little room for events, after changes of registrations, for room and for ends.
+//! - `poll` and `select` do not report a set whose bytes were read without a wait.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,7 @@
-//! Either end may be killed at any moment: no byte is wrong, and nobody waits forever.
+//! Killing either end of a carried connection, also during its cut-over, or the service causes no wrong byte, no hang
+//! and no lost connection.
+//!
+//! Random: `BYWIRE_ROUNDS`, 40, and 1,000 in a soak; of the service 12 and 120.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! What is left of a call that never returns: a handler has jumped out of it, or its process was killed.
+//! Calls that never return, because a handler has jumped out of them or their process was killed: the connection ends
+//! with its close, loses no byte and delays nobody.
 
 use bywire_testing::Tier;
 

@@ -1,4 +1,16 @@
 //! Threads, handlers, children and libraries of a program work as without the library.
+//!
+//! - Threads, handlers, children, `vfork`, children in their parent's memory, argument lists, cancellation, small
+//!   stacks and `dlopen` work as without it. Resources of dead children are released.
+//! - Single calls with every odd flag, length, time and address return what they return over TCP.
+//! - Options of a listener, or set while bytes wait, hold. Messages with any room for control data say what is left
+//!   behind them (`TCP_INQ`), around the cut-over and at ends.
+//! - A program whose own clock stands still is carried like others.
+//! - Plug-ins that are loaded with `RTLD_DEEPBIND` (lazily, at once, without a PLT) and calls by way of `dlsym` and
+//!   `dlvsym` are carried, and a number that they have closed is another file's. A plug-in that is loaded by its name
+//!   and registers its functions by itself is carried.
+//! - With a library in a namespace of its own, or with inline calls on connections or rings, the program is TCP.
+//!   Whether calls block is right although only inline calls change it.
 
 use bywire_pairing::reason::Reason;
 use bywire_pairing::status::Status;

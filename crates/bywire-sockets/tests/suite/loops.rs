@@ -1,4 +1,5 @@
-//! Event loops of every kind, with one thread or several, are carried, and get each event as from the kernel.
+//! Event loops of every kind, level-triggered, edge-triggered and one-shot, of one thread and of several, are carried,
+//! and get each event as from the kernel.
 
 use bywire_pairing::reason::Reason;
 

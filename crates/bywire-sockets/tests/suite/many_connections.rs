@@ -1,4 +1,10 @@
-//! Thousands of carried connections to one server, and the memory of many that are idle.
+//! 2,500 connections are carried into one server, and 10,000 in a soak, at a bounded cost in memory, also of those that
+//! are idle. The memory of bursts goes back within 2 s, whatever the process waits for, also after a fork, and bytes
+//! stay right.
+//!
+//! A control group of 256 MiB outlives bursts that nobody reads, of one process and of 24 forked ones. A program with
+//! all connections that it can have has mappings left (as root with a limit of 16,384 mappings, in a soak with the
+//! kernel's).
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

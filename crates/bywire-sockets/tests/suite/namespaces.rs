@@ -1,5 +1,5 @@
-//! Programs in network namespaces that a bridge joins are carried only where the service's configuration says that
-//! their addresses mean the same.
+//! Network namespaces that a bridge joins are carried only if the service's configuration says that their addresses
+//! mean the same, and a third one with the same addresses gets nothing. Needs root.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};

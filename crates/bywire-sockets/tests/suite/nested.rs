@@ -1,5 +1,6 @@
-//! Epoll sets within epoll sets report the same without the library and with it: level- and edge-triggered, at several
-//! depths, whoever reads the bytes, and whichever of the sets is waited for.
+//! Epoll sets within epoll sets report what the kernel's report: level- and edge-triggered, up to five deep, whoever
+//! reads the bytes and whichever set is waited for, in random order. Sleepers in each of them are woken, and sleep on
+//! without an event; also in a forked child.
 
 use std::fmt::Write as _;
 use std::os::fd::RawFd;

@@ -1,5 +1,5 @@
-//! System calls by number, as programs make them that do not rely on their C library; and programs that change their
-//! user.
+//! System calls by number, as programs make them that do not rely on their C library: waits see what is in memory. A
+//! program that changes its user is carried before and after (as root).
 
 use std::os::fd::RawFd;
 use std::ptr;

@@ -1,4 +1,6 @@
-//! Calls continue when a descriptor is closed meanwhile, or by `exec`: the same without the library and with it.
+//! Calls continue when a descriptor is closed meanwhile, or by `exec`, the same without the library and with it:
+//! receives and sends whose number means another file, the peer of a socket that `exec` has closed, a poll after a
+//! shutdown by another program, a one-shot registration that has fired.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
-//! Peers that ask for their bytes back, and have no room for them, delay nobody else.
+//! A hundred peers with tiny windows that ask for their bytes back, and have no room for them, do not delay a
+//! non-blocking loop that serves others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Unmodified programs of other projects, over carried connections.
+//! curl and Python, unmodified, over carried connections and against plain peers. Python's `subprocess` and asyncio
+//! keep connections carried and handlers set.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,8 @@
-//! Random programs, with processes, threads and operations on descriptors, have the same outcome over plain TCP and
-//! over carried connections.
+//! Random programs of several processes and threads have the same outcome carried as over TCP, step by step: fork,
+//! exec, spawn, dup, descriptor passing, signals, limits, sandboxes, kills. A failing program is shortened.
+//!
+//! `SO_SNDBUF`, `SO_RCVBUF` or both are set on the connecting socket and on the listener of some connections. Random:
+//! `BYWIRE_SEEDS`, 1,000 by `./x test all` and 100,000 in a soak, from `BYWIRE_SEED` on.
 //!
 //! Each seed is a script for several processes and threads that hold ends of a few connections. Two sets of them carry
 //! it out step by step, one without the library and one with it. Each step must have the same result in both.

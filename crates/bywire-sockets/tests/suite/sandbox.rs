@@ -1,5 +1,5 @@
-//! Programs that restrict their own system calls, or are started with restrictions, work as without the library, which
-//! makes no call of its own from then on.
+//! Programs that install a seccomp filter in any way lose no byte. The library then makes no further call in them,
+//! their children and threads. Programs started behind the container's filters are carried.
 
 use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;

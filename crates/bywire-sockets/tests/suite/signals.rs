@@ -1,4 +1,5 @@
-//! Signal handlers that use a connection during calls on it.
+//! Signal handlers use the connection that they interrupt, and split no call's bytes. A handler that runs as a receive
+//! falls asleep ends it. The next receive gets the bytes of one that was left by a jump.
 
 use std::os::fd::RawFd;
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! Several threads and processes on one connection, and several connections in one set.
+//! Threads and processes share connections and epoll sets: several threads and processes on one connection, and several
+//! connections in one set. There are killed sleepers, full arrays of events, and timeouts across the cut-over.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,9 @@
 //! Programs of different users share one service. They are carried where they are two ends of one connection, and get
-//! nothing else.
+//! nothing else. Needs root.
+//!
+//! Each user sees only its own connections. Shared memory is read-only. Reused addresses give no access. No page or
+//! lock of one user delays another. No service of another user is used. Withdrawn doorbells are in no set, and a forked
+//! child keeps only the doorbells that it needs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,9 +1,10 @@
-//! Sleepers in a set while another thread only looks: nobody sleeps while there is an event that nobody else will
-//! handle.
+//! No thread sleeps on an event that a polling thread left behind and that nobody else will handle, in shared, nested,
+//! level- and edge-triggered sets, over TCP and carried. A registration of a connection that has bytes wakes whoever
+//! sleeps in the set, around it or in poll.
 //!
-//! Each test is a program on one core whose looking thread is in the real-time class. Sleepers that were woken do not run
-//! before it pauses. What otherwise happens once in many rounds happens in each. Where there is no real-time class, the
-//! sleepers have the policy `SCHED_IDLE` instead, and are late on a busy machine.
+//! Each test is a program on one core whose looking thread is in the real-time class. Sleepers that were woken do not
+//! run before it pauses. What otherwise happens once in many rounds happens in each. Where there is no real-time class,
+//! the sleepers have the policy `SCHED_IDLE` instead, and are late on a busy machine.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Every format: what is written is read back, any bytes are accepted or refused, and models agree.
+//! Packets, frames and records between machines are read as they were written, from any bytes, and against a model.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

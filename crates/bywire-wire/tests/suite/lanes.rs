@@ -1,4 +1,5 @@
-//! The two ends of a lane, and sets of ranges, each compared with a model that tracks every byte.
+//! Lanes between machines: what is unsent, in flight, lost, acknowledged, waiting and told of credit is what a model of
+//! every byte says. So are sets of ranges. Offsets of strangers are errors.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Sealed packets: only the right key opens a packet, and key updates work when packets are reordered.
+//! Only the right key opens the right packet, and keys follow each other when packets are reordered.
 
 use bywire_wire::keys::{Secret, Security, Side};
 use bywire_wire::packet::{HEADER_BYTES, Header, PacketKind};

@@ -1,4 +1,5 @@
-//! Acknowledgements, loss, congestion control, pacing and path MTU discovery.
+//! Acknowledgements, losses and probes are due when they should be. Windows grow, pacing lets packets out, and the
+//! length of packets is found (path MTU discovery), as they should.
 
 use std::ops::RangeInclusive;
 

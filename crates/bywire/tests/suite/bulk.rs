@@ -1,4 +1,5 @@
-//! Hostile peers and large windows: each rule that they break ends their own connection, and nothing else.
+//! Hostile peers with large windows: bad bulk areas, moves out of place, and headers that change between steps end only
+//! their own connection.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;

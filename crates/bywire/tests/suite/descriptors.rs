@@ -1,5 +1,5 @@
-//! Peers and strangers send descriptors that close slowly, wherever a port takes some. The port and its other peers
-//! go on.
+//! Descriptors that are slow to close or never do, surplus, of the wrong kind or unread delay no port, wherever it
+//! takes some, and none of its other peers. Few of a user's are held. Partly needs root, with FUSE.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

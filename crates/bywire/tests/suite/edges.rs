@@ -1,6 +1,9 @@
-//! The limits of everything that a peer can send: every number at its limits, other versions, and a stop or an end
-//! between any two steps of a handshake. Also runtime directories in which others have planted something, or that
-//! vanish.
+//! The limits of everything that a peer can send: every number at its limits, other versions, and peers stopped and
+//! killed at every step of the handshake, on either side. Also entries that another user planted in the runtime
+//! directory (as root), a removed runtime directory, and a port without descriptors.
+//!
+//! The numbers are those of every handshake packet, heap, record header, word, credit and doorbell, at 0, 1, 2^31−1,
+//! 2^31, 2^32−1, 2^32, 2^63−1, 2^63 and 2^64−1; of records every fifth, and all in a soak.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,4 +1,7 @@
-//! Accidents: peers that end at a bad moment, disputed names, and directories and limits that get in the way.
+//! Accidents: lost peers, names in dispute, leftovers of killed processes, unusable directories, no descriptors, no
+//! memory, a limit of file lengths. Each error names what is missing.
+//!
+//! Some of the tests count what belongs to the whole process, so `cargo test` needs `--test-threads=1`.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};

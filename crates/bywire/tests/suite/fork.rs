@@ -1,4 +1,5 @@
-//! Forked children: everything that they inherit is inert, and delays no notice of what the parent does.
+//! A forked child's ports are inert, and so is all else that it inherits. They hide nothing from the parent's peers,
+//! and delay no notice of what the parent does.
 
 use bywire::{
     Confirm, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortOptions, Priority,

@@ -1,4 +1,5 @@
-//! Peers that make others use up memory or address space: each gets a bounded amount, and no message is lost.
+//! Peers that make others use up memory or address space get a bounded amount each, and no message is lost: what ended
+//! peers have left and what one user shares to lend from are bounded. Partly needs root.
 
 use std::os::fd::AsFd;
 

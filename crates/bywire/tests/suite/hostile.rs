@@ -1,4 +1,4 @@
-//! Peers that break the rules: each harms its own connection only.
+//! Hostile peers that break the rules harm only their own connections. A soak attacks for a minute.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};

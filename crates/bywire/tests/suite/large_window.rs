@@ -1,4 +1,7 @@
-//! Peers that are sent much data: their payloads move to a large bulk area, and nothing else changes.
+//! Peers that are sent much data get a large window: the move to a large bulk area keeps every message whole, the limit
+//! holds, and senders sleep. Nothing else changes.
+//!
+//! Some of the tests count what belongs to the whole process, so `cargo test` needs `--test-threads=1`.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,7 @@
-//! The contract of messages as far as shared memory has a part in it, between two ports of one thread, so that the test
-//! controls every step. What every link keeps is in `conformance/`.
+//! Messages over shared memory arrive once, whole and in order, or the sender learns why not. A message's sender is
+//! known until the program takes its `Disconnected`.
+//!
+//! Both ports belong to one thread, so that the test controls every step. What every link keeps is in `conformance/`.
 
 use std::time::Duration;
 

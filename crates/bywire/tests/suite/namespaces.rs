@@ -1,5 +1,5 @@
-//! Ports of containers: processes in other pid, network, mount and host-name namespaces that share the runtime
-//! directory.
+//! Ports of containers exchange messages: processes in other pid, network, mount and host-name namespaces that share
+//! the runtime directory. Needs root.
 
 use std::process::Command;
 

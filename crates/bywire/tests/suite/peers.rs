@@ -1,4 +1,4 @@
-//! Many peers of one port, and peers that are stopped.
+//! A thousand peers on one port are served, and stopped peers hold up nobody else.
 
 use bywire::{Confirm, Event, Message, Peer, Port, PortOptions, Priority};
 use bywire_testing::actor::{Actor, Context, Role};

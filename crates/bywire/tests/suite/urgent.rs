@@ -1,4 +1,6 @@
-//! Long messages that give way to messages of high priority after each step: two ports of one thread, polled by hand.
+//! Messages of high priority pass between any two steps of a long message or a put, at both ends, and starve nothing.
+//!
+//! Two ports of one thread are polled by hand.
 
 use bywire::{Buffer, Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
 

@@ -1,5 +1,5 @@
-//! Several users on one machine: the users that are admitted, and what a third user can do. Needs root, to act as
-//! other users.
+//! Several users on one machine: admission works, no other user reaches or writes memory, no user holds all buffers,
+//! and memory that a user keeps of ended connections is counted however it is kept. Needs root, to act as other users.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;

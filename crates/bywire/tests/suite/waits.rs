@@ -1,4 +1,4 @@
-//! Waiting: no port sleeps while there is work, none works while it sleeps, and timeouts are kept.
+//! No wake-up is lost, an idle port uses no CPU, timeouts are kept, and epoll works level- and edge-triggered.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

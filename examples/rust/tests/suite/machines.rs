@@ -1,5 +1,6 @@
-//! The examples between two machines: the same programs as on one machine, and only the address is another one. Each runs
-//! over an encrypted and over a plain fabric.
+//! The Rust examples run between two machines in namespaces, encrypted and plain: `ask` and `echo` by the commands of
+//! README.md and docs/messages.md, `ping-pong`, `requests`. They are the same programs as on one machine, and only the
+//! address differs. Needs root.
 
 use std::fs;
 use std::path::Path;

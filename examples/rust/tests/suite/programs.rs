@@ -1,4 +1,5 @@
-//! Every example runs, in a runtime directory of its own.
+//! Every Rust example runs, in a runtime directory of its own, and prints what it should. docs/messages.md prints two
+//! of them as they are, with their commands, output and dependencies.
 
 use std::fs;
 use std::path::Path;

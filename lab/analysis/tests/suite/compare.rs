@@ -1,5 +1,8 @@
-//! How often a comparison tells the truth, on a machine that is as restless as the one that these figures were read
-//! from: its cores move apart for seconds or minutes, everything drifts, and pairs stray. Seeds are fixed.
+//! A comparison of equals claims no difference in 19 of 20 cases, and 10 % is found in 19 of 20, on a simulated machine
+//! that changes its state.
+//!
+//! The machine is as restless as the one that these figures were read from: its cores move apart for seconds or
+//! minutes, everything drifts, and pairs stray. Seeds are fixed.
 
 use std::path::Path;
 

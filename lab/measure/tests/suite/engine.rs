@@ -1,4 +1,6 @@
-//! The measuring core against real sockets and against endpoints that corrupt and lose messages.
+//! Every test of the laboratory runs over every socket level. Corrupt, short and lost messages are found, by endpoints
+//! that corrupt and lose them. The rate of datagrams is what arrived over the longer of send time and receive time. No
+//! end gives up before all have begun.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

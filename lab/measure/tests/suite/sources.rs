@@ -1,4 +1,4 @@
-//! `docs/sources.md`: nothing in the five documents is left without a command or a reason.
+//! Every row of the five source documents in docs/sources.md has a counterpart or a reason.
 
 use std::collections::BTreeSet;
 

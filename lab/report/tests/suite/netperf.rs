@@ -1,4 +1,4 @@
-//! Netperf's classic text against the raw output that Myricom published for GM-1, byte for byte.
+//! Netperf's classic text is reproduced byte for byte, against the raw output that Myricom published for GM-1.
 
 use bywire_report::netperf::{End, Netperf, NetperfError, Test, service_demand_us};
 use bywire_results::cell::{CELL_SCHEMA, Cell, CpuBothEnds, CpuEnd, Unit};

@@ -1,4 +1,6 @@
-//! The report of a session, and how a session is stored and read.
+//! The report is one self-contained page that shows every stored cell, names each measured level in its answer,
+//! compares at one length, claims nothing of what was disturbed, and keeps what was not measured apart. Its picture and
+//! summary say the same. Sessions are stored and read.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

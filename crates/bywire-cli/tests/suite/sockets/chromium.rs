@@ -1,4 +1,5 @@
-//! Chromium, which sandboxes all its processes but one, and keeps connections in that one.
+//! Chromium with its sandboxes loads a page over carried connections, the same as over TCP. It sandboxes all its
+//! processes but one, and keeps connections in that one. Needs root, and runs as the user `nobody`.
 
 use std::fs;
 use std::process::Command;

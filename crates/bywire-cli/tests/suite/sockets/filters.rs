@@ -1,5 +1,6 @@
-//! Programs behind the filters that systemd installs for a unit with `SystemCallFilter=`: by systemd itself, and by
-//! libseccomp with the same lists if systemd cannot be started.
+//! Units with `SystemCallFilter=@system-service` are carried: the packaged units of the machine's service and Redis,
+//! under systemd as process 1 of a namespace (as root), and filters that libseccomp makes of systemd's lists, before
+//! and behind `bywire run`, if systemd cannot be started.
 
 use std::fs;
 use std::path::{Path, PathBuf};

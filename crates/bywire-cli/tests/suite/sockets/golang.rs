@@ -1,4 +1,5 @@
-//! Programs in C with libraries in Go, and programs in Go with functions in C: Go makes its system calls by itself.
+//! Programs in C with a library in Go, and programs in Go with functions in C, use one connection by both, although Go
+//! makes its system calls by itself. `--explain` names the reason. Needs Go.
 
 use std::path::Path;
 

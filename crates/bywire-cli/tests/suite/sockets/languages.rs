@@ -1,4 +1,5 @@
-//! Small servers and clients in languages whose libraries make system calls in their own ways.
+//! Small servers and clients in languages whose libraries make system calls in their own ways. Before a soak one Node
+//! speaks TCP and the other one HTTP.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

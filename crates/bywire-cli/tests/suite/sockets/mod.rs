@@ -1,5 +1,9 @@
 //! Unmodified programs of other projects under `bywire run`: they start, serve under load, reload, stop and are killed,
-//! and every byte is right. `bywire status` shows whether their connections were carried.
+//! and every byte is right. `bywire status` shows whether their connections were carried. Needs root, which installs
+//! them.
+//!
+//! The programs are Redis, nginx, PostgreSQL, iperf3, curl, Python (also by ctypes), PHP, PHP's workers behind nginx,
+//! LuaJIT, Node, a current Node, Erlang and Java (also by JNA).
 
 mod chromium;
 mod filters;

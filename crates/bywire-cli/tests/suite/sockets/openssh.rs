@@ -1,4 +1,5 @@
-//! OpenSSH's server, which sandboxes each login, with `ssh`, `scp` and `rsync`.
+//! OpenSSH's server, which sandboxes each login, plain and under `bywire run`: logins, commands, terminals, `scp`,
+//! `rsync` and a tunnel. Needs root, which installs them.
 
 use std::fs;
 use std::path::Path;

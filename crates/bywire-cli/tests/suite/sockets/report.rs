@@ -1,4 +1,5 @@
-//! The reports of `bywire run --explain`, `BYWIRE_LOG` and `bywire status`.
+//! `bywire run --explain`, `BYWIRE_LOG` and `bywire status` tell the truth, and `--explain` leaves nothing behind.
+//! Errors about unusable variables and directories say what to do.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

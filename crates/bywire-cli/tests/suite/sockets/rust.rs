@@ -1,4 +1,6 @@
-//! Programs in Rust whose loop of events makes its system calls by its own instructions, and the same through the C library.
+//! Programs in Rust on async-io, as smol has it, whose loop of events makes its system calls by its own instructions,
+//! talk with a slow peer and time out: plain, with inline system calls (with or without optimization, and in a soak
+//! both) and by the C library. `--explain` names the reason. Needs a network for cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Programs that were built with a sanitizer start, are carried, and find the same faults.
+//! Programs with AddressSanitizer start, however they are linked and started, are carried, and find the same faults.
+//! ThreadSanitizer sees the order that carried bytes make. Needs gcc.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! One service for the whole machine, from outside: named, passed on by systemd, and an installation that is moved.
+//! One service for the whole machine, from outside: named or started by systemd, or of another version; its units; an
+//! installation elsewhere, or moved; containers that share a directory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

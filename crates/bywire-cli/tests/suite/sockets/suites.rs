@@ -1,4 +1,8 @@
-//! Test suites of other projects: a test that passes over plain sockets passes over carried ones.
+//! Tests of CPython, uvloop, tornado, pyzmq and gevent that pass over plain sockets pass over carried ones, test by
+//! test. `./x test` installs packages and a current Node in the cache.
+//!
+//! A soak adds those of asyncio and of timeouts, three in four of uvloop's tests of TCP, and streams over TLS.
+//! `conformance/suites` runs all of them: docs/notebook/conformance.md has the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,6 @@
-//! The recipes of docs/sockets.md for systemd, with the units of Debian's packages, under a booted systemd.
+//! The recipes of docs/sockets.md for Debian's Redis, nginx and PostgreSQL, word for word, with the packages' own
+//! units, under a booted systemd: the services are up and carried, and the doctor names one that has not loaded the
+//! library. Needs root.
 
 use std::fs;
 use std::process::{Command, Stdio};

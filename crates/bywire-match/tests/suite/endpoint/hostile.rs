@@ -1,4 +1,4 @@
-//! What a peer may not do is a violation that changes nothing, and what it may do takes bounded memory.
+//! Every rule that a peer of a tagged endpoint can break is a violation that changes nothing, and memory is bounded.
 
 use bywire_match::head::Head;
 use bywire_match::{Frame, Limits, Send, Violation};

@@ -1,4 +1,5 @@
-//! Endpoints that exchange messages of every kind, and endings; what a peer may not do is in `hostile.rs`.
+//! Tagged endpoints exchange messages of every kind: payloads of every length before and after their receive, order,
+//! truncation, claims, cancels, limits and endings.
 
 mod fixture;
 mod hostile;

@@ -1,4 +1,5 @@
-//! What a peer may not do is a violation that changes nothing, and what it may do takes bounded memory.
+//! Every rule that a peer of RMA can break is a violation that changes nothing, and what it may do takes bounded
+//! memory.
 
 use bywire_match::rma::head::Head;
 use bywire_match::rma::{Denied, Event, Frame, PutId, Rma};

@@ -1,4 +1,5 @@
-//! Reading and writing memory of another end, over a link in memory, and peers that break rules.
+//! RMA over a link in memory: writes and reads of every length, by puts and in pieces. What is not permitted is refused
+//! and changes nothing. Memory is withdrawn in every state. Limits and endings hold.
 
 mod fixture;
 mod hostile;

@@ -1,4 +1,5 @@
-//! A link that goes down during a transfer, and comes up again.
+//! A transfer goes on at most 1.5 s after the cable is back, without a limit after any time, and else ends with one
+//! error. It also goes on when the cable silently drops longer packets.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

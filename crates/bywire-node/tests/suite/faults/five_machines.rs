@@ -1,4 +1,4 @@
-//! Five machines on one bridge, each of which sends to all others. A process and a machine are killed and restarted.
+//! Five machines on one bridge send to each other while a process and a machine are killed and come back.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Forged packets of an unknown machine to a port's UDP socket and to a service, during a transfer.
+//! A flood of forged packets of an unknown machine at a program's UDP socket and at the service ends nothing, during a
+//! transfer, and costs the service no memory.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! Programs that compute and rarely call the library, one that never calls it, and one that is stopped.
+//! Programs that compute and rarely call the library, that never call it or are stopped keep their connections, on both
+//! sides.
 
 use std::time::{Duration, Instant};
 

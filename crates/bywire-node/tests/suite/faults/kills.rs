@@ -1,4 +1,6 @@
-//! A process that is killed while another machine puts bytes into its memory.
+//! A process that is killed within a put of 16 MiB from another machine ends it with one error and gives its memory
+//! back, and the next process is reached. An end is told within 10 ms after the kernel has freed the memory of the
+//! process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

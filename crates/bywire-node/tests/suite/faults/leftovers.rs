@@ -1,4 +1,4 @@
-//! The machines of these tests leave nothing behind, even after a panic.
+//! Nothing of the machines of these tests is left after a panic.
 
 use bywire_sys::namespace::Namespace;
 use bywire_testing::eventually;

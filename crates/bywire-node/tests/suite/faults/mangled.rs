@@ -1,4 +1,5 @@
-//! All operations of two programs over a link that corrupts, drops and reorders packets.
+//! Messages, puts, gets, notes, datagrams and connects of two programs arrive whole, once and in order, encrypted and
+//! plain, through a cable that drops, repeats, reorders, damages, replays and delays.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
-//! Faults between machines, with real processes and the kernel's network stack: killed, stopped and computing processes, links
-//! that are down or corrupt packets, stopped services, and floods. A soak makes the tests longer.
+//! Faults between machines in namespaces, with real processes and the kernel's network stack. Needs root.
+//!
+//! A soak makes the tests longer: a put of 1 GiB, cables out for 5 s and 40 s, and longer floods and silences. Random:
+//! `BYWIRE_SEEDS`, 100 in a soak, from `BYWIRE_SEED` on.
 
 mod cable;
 pub mod ends;

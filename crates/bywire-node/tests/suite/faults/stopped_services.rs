@@ -1,4 +1,5 @@
-//! Services that are killed, stopped and started again during a transfer, which must not be affected.
+//! A transfer never notices that services are killed, stopped or started again. Connects fail by name or wait
+//! meanwhile.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;

@@ -1,4 +1,5 @@
-//! A machine with the name and the address of another one, and with another key; and one with many addresses.
+//! A machine with another one's name and address, and a wrong key, gets nothing through while the others go on. So does
+//! one with many addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;

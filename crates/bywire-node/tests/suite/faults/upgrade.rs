@@ -1,4 +1,4 @@
-//! Services that are replaced during a transfer, also by a service of another version.
+//! A transfer never notices that services are replaced one after the other, also by one of another version.
 
 use std::time::Duration;
 

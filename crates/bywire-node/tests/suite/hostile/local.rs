@@ -1,4 +1,5 @@
-//! Another user of the machine attacks its service.
+//! Another user of the machine attacks its service: it calls without a pause, keeps connections, sends what is wrong,
+//! registers, asks, never reads, forges ends and sends descriptors.
 
 use std::sync::mpsc;
 use std::time::Duration;

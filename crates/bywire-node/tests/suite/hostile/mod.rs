@@ -1,6 +1,8 @@
-//! A service under attack, by another user of its machine and by unknown machines. Meanwhile the program of an honest user opens
-//! ports, connects, sends messages and asks for the status. The times of these steps are bounded, and so are the memory and
-//! the processor time of the service.
+//! The service of a machine under attack. Meanwhile an honest program opens ports, connects, sends and asks for the
+//! status, each within a bound, and keeps its connection. The service's memory and processor time are bounded. Needs
+//! root.
+//!
+//! With `-- --nocapture` the tests print the times.
 
 mod attack_test;
 mod honest;

@@ -1,4 +1,4 @@
-//! Unknown machines attack a service: with random packets, with replayed hellos, and with hellos that have a valid cookie.
+//! Strangers attack a service: they send noise, hellos that they have seen and hellos with cookies.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! Two machines with the key of one node. Node 2 has the key of node 0.
+//! A copied key on two machines is noticed, and makes no channel change hands again and again. No restart or replay is
+//! taken for one. Node 2 has the key of node 0.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Echo requests over channels, and the packet size that channels find meanwhile.
+//! Echo requests over channels are answered, and channels find the packet size meanwhile.
 
 use bywire_wire::channel::echo::ECHO_BYTES_MAX;
 use bywire_wire::channel::{Event, SendError};

@@ -1,4 +1,5 @@
-//! A known node that sends any handshakes. They are made here with `snow` alone, independently of the product.
+//! Wrong shared secrets, malformed greetings and other versions change nothing. They are sent by a known node that is
+//! made of `snow` alone, independently of the product.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Nodes that are not in the table, with and without an invitation.
+//! A node that is not in the table gets a channel only with the secret of an invitation, for a bounded time.
 
 use bywire_wire::channel::{Channels, DownReason, GUEST_NS, INVITATIONS_MAX, Options};
 use bywire_wire::handshake::{Identity, InvitationId};

@@ -1,4 +1,6 @@
-//! Unknown senders, wrong keys, damaged and replayed packets, floods.
+//! Flipped bits at every byte, wrong keys and replays of every packet at every later time change nothing. Floods cost
+//! bounded work and no memory, and cookies let a node through. A member that forges an address gets nothing sent there.
+//! Somebody who passes answers on faster keeps no channel. Strangers with 3,000 proved addresses keep no node out.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,6 @@
-//! Channels are made, kept, moved and ended.
+//! Channels between two and three nodes deliver every message once and in order over a bad network. They are kept,
+//! moved, made again and ended. Simultaneous opens end with one channel. After random restarts, removals, moves, cuts
+//! and losses two nodes find each other.
 
 use bywire_wire::channel::{DownReason, Event, MESSAGE_BYTES_MAX, NodeCounts, QUEUE_BYTES_MAX, SendError};
 use bywire_wire::keys::Security;

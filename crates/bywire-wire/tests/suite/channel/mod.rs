@@ -1,4 +1,4 @@
-//! Channels of nodes in memory: delivery, unknown senders, replayed packets, and restarts.
+//! Channels between the services of nodes, in memory: delivery, unknown senders, replayed packets, and restarts.
 
 mod copied_key;
 mod echoes;

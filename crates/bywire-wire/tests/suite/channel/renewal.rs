@@ -1,4 +1,5 @@
-//! Channels in use get new keys from a handshake.
+//! Channels get new keys from a handshake while messages are under way, lose none, do not move and do not slow down,
+//! also if an attacker drops or holds back the packets of renewals.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Replayed hellos and first packets, while the genuine node makes a channel.
+//! Replayed hellos and first packets displace no answered hello and move no channel, while the genuine node makes one.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! What every link keeps.
+//! Every link keeps the contract of messages.
 
 use bywire::{
     Confirm, DisconnectReason, Event, LendError, Owner, Peer, PortOptions, Priority, Rights, SendError,

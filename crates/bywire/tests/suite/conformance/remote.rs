@@ -1,4 +1,4 @@
-//! What only links between machines have: names instead of numbers, a node, silence, and time at the end.
+//! Links between machines have names instead of numbers, a node, silence, and time at the end.
 
 use std::time::{Duration, Instant};
 

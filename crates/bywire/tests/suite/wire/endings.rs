@@ -1,4 +1,4 @@
-//! When packets leave, and how connections end.
+//! Packets leave when they should, and connections end as they should.
 
 use bywire::{Confirm, DisconnectReason, Event, Priority, Rights, SendError};
 use bywire_wire::batch::Batch;

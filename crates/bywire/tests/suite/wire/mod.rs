@@ -1,4 +1,4 @@
-//! Two ends of a connection between machines, with a perfect network between them: every kind of transfer.
+//! Transfers between machines, over a perfect network between the two ends of a connection.
 
 mod endings;
 mod pair;

@@ -1,5 +1,4 @@
-//! What a peer with the key sends that breaks a rule ends its own connection, and nothing that it sends takes more memory than
-//! it may.
+//! Whatever a peer with the key sends ends only its own connection, with bounded memory.
 
 use bywire::harness::{End, windows_of};
 use bywire::{Confirm, DisconnectReason, Event, PortOptions, Priority, Rights, TransferError};

@@ -1,4 +1,4 @@
-//! Every kind of transfer.
+//! Every kind and length of transfer arrives, and what a peer does not take holds back only its lane.
 
 use bywire::{Confirm, Event, PortOptions, Priority, Rights, SendError, TransferError};
 

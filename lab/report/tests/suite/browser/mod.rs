@@ -1,4 +1,6 @@
-//! The report in a browser, at two widths, light and dark: no errors, every plot drawn, and usable by keyboard.
+//! The report in a browser, at two widths, light and dark, each once: no error, nothing from a network, every plot
+//! drawn, no overlapping labels, cut tables that say so, the picture as PNG, usable by keyboard. Needs Chromium. A soak
+//! has each with each, with a picture of the page.
 
 mod devtools;
 
