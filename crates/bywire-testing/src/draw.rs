@@ -1,4 +1,4 @@
-//! Draws out of many cases that run through one and the same code. A soak runs all of them.
+//! Draws out of many cases that run through one and the same code, of which a soak runs all; and numbers from a seed.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -39,6 +39,23 @@ pub fn one_or_all<Item: Clone + Debug>(items: &[Item]) -> Vec<Item> {
     let drawn = items[any() as usize % items.len()].clone();
     println!("drawn: {drawn:?}");
     vec![drawn]
+}
+
+/// Pseudo-random numbers, the same for the same seed (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
 }
 
 /// Another number in each run.

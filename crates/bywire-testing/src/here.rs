@@ -1,8 +1,9 @@
 //! What this machine lets tests do. What it does not is printed, with what to do about it.
 
 use bywire_sys::namespace::Namespace;
+use rustix::process::Uid;
 
-/// Can tests become other users?
+/// Returns whether tests can become other users.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -11,7 +12,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Can TAP devices be made?
+/// Returns whether TAP devices can be made.
 pub fn has_taps() -> bool {
     let found = std::fs::metadata("/dev/net/tun");
     if let Err(error) = &found {
@@ -27,4 +28,18 @@ pub fn namespace() -> Option<Namespace> {
         println!("not run: no network namespace can be made here ({error}): run as root");
     }
     made.ok()
+}
+
+/// Does something as another user, on a thread of its own.
+///
+/// # Panics
+///
+/// When this user is not root.
+pub fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
+    let begin = || {
+        let user = Uid::from_raw(user);
+        rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(begin).join().expect("no panic"))
 }

@@ -4,6 +4,7 @@
 pub mod actor;
 mod again;
 mod compiled;
+pub mod connected;
 pub mod counting;
 pub mod draw;
 mod exclusive;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bywire::handshake::{Introduction, PACKET_BYTES_MAX, Packet};
-use bywire::{Geometry, PortName, Refusal};
+use bywire::{Address, Geometry, PortName, Refusal};
 use bywire_ring::doorbell::DOORBELL_BYTES;
 use bywire_ring::geometry::LINE_BYTES;
 use bywire_ring::geometry::{LANES, LARGE_WINDOW_BYTES, LaneName};
@@ -20,6 +20,8 @@ use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Doorbell;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
+
+use crate::eventually;
 
 /// The kinds of records, by their numbers in the protocol.
 pub const MESSAGE: u8 = 1;
@@ -103,6 +105,32 @@ impl Rogue {
         }
     }
 
+    /// The packet of an honest introduction.
+    pub fn hello(&self) -> Vec<u8> {
+        Packet::Hello(self.introduction()).to_bytes()
+    }
+
+    /// The packet of an honest answer to an introduction.
+    pub fn welcome(&self) -> Vec<u8> {
+        Packet::Welcome(self.introduction()).to_bytes()
+    }
+
+    pub fn address(&self) -> Address {
+        Address::local(self.name.clone())
+    }
+
+    /// The next caller.
+    pub fn accept(&self) -> Socket {
+        eventually("a caller", || self.listener.accept().expect("accept"))
+    }
+
+    /// Calls a port and sends it a first packet.
+    pub fn approach(&self, victim: &str, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Socket {
+        let socket = self.connect(victim);
+        introduce(&socket, packet, descriptors);
+        socket
+    }
+
     pub fn connect(&self, victim: &str) -> Socket {
         Socket::connect(&self.directory.join(format!("{victim}.port"))).expect("connect")
     }
@@ -114,9 +142,7 @@ impl Rogue {
 
     /// Does an honest handshake, and waits for the answer.
     pub fn enter(&self, victim: &str) -> Result<Inside, Refusal> {
-        let socket = self.connect(victim);
-        introduce(&socket, &Packet::Hello(self.introduction()).to_bytes(), &self.offer());
-        self.inside(socket)
+        self.inside(self.approach(victim, &self.hello(), &self.offer()))
     }
 
     /// Takes the victim's answer.
@@ -146,6 +172,13 @@ impl Rogue {
         Shared::new(mapping)
     }
 
+    /// Offers a heap of blocks of 64 bytes in a page.
+    pub fn offer_heap(inside: &Inside, blocks: u32) {
+        let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
+        let heap = Packet::Heap { id: 0, block_bytes: 64, blocks };
+        inside.socket.send(&heap.to_bytes(), &[file.as_fd()]).expect("room");
+    }
+
     /// Moves once, to an area that was offered. `false`: no room.
     pub fn move_bulk(&mut self, inside: &mut Inside, area: Shared) -> bool {
         let moved = self.push(inside, LaneName::Low, MOVE_BULK | PROMPT, &[]);
@@ -154,6 +187,15 @@ impl Rogue {
             inside.producers[LaneName::Low as usize].move_bulk(offset);
         }
         moved
+    }
+
+    /// Offers a large window and moves there.
+    ///
+    /// # Panics
+    /// Without room.
+    pub fn move_to_bulk(&mut self, inside: &mut Inside) {
+        let area = Self::offer_bulk(inside);
+        assert!(self.move_bulk(inside, area));
     }
 
     /// Publishes a record of words; `false`: no room.
@@ -197,13 +239,13 @@ impl Rogue {
 }
 
 impl Inside {
-    /// Has the victim ended the connection?
+    /// Returns whether the victim has ended the connection.
     pub fn is_over(&self) -> bool {
         is_over(&self.socket)
     }
 }
 
-/// Has the other end been closed? Packets before the close are lost.
+/// Returns whether the other end has been closed. Packets before the close are lost.
 pub fn is_over(socket: &Socket) -> bool {
     let mut bytes = [0; PACKET_BYTES_MAX];
     loop {

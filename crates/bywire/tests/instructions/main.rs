@@ -6,9 +6,9 @@ use std::process::{Command, ExitCode};
 use bywire::harness::{End, windows_of};
 use bywire::{Address, Confirm, Event, Peer, Port, PortOptions, Priority};
 use bywire_sys::udp::{BATCH_BYTES_MAX, BATCH_PACKETS_MAX};
+use bywire_testing::connected;
 use bywire_testing::counting::Counting;
 use bywire_wire::batch::Batch;
-use bywire_wire::connection::Options;
 use bywire_wire::keys::{Security, Side};
 use bywire_wire::packet;
 
@@ -135,21 +135,12 @@ impl Pair {
     fn new() -> Self {
         let port = PortOptions::default();
         let windows = windows_of(&port);
-        let end = |(side, connection, peer_connection)| {
-            let options = Options {
-                side,
-                security: Security::Plain,
-                secret: [7; 32].into(),
-                connection,
-                peer_connection,
-                windows,
-                peer_windows: windows,
-                route_bytes: ROUTE_BYTES,
-            };
+        let end = |side| {
+            let options = connected::options(side, Security::Plain, windows, ROUTE_BYTES);
             End::new(options, &port, port.message_bytes_max)
         };
         Self {
-            ends: [(Side::Initiator, 1, 2), (Side::Responder, 2, 1)].map(end),
+            ends: [Side::Initiator, Side::Responder].map(end),
             batch: Batch::new(BATCH_BYTES_MAX, BATCH_PACKETS_MAX),
             arriving: Vec::new(),
             now_ns: DELAY_NS,

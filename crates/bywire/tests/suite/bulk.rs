@@ -2,10 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bywire::handshake::Packet;
-use bywire::{DisconnectReason, Event, Key, Peer, Port, PortOptions, Priority, Rights};
+use bywire::{Event, Key, PortOptions, Priority, Rights};
 use bywire_ring::geometry::{Geometry, LARGE_WINDOW_BYTES, LaneName};
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
@@ -14,63 +13,47 @@ use bywire_testing::rogue::{
 };
 use rustix::fs::SealFlags;
 
-use crate::ports::{PortDirectory, meet, until};
+use crate::attacked::Attacked;
+use crate::ports::{event, until};
 
-/// A port under attack, and an honest peer.
-struct Fixture {
-    place: PortDirectory,
-    victim: Port,
-    other: Port,
-    to_victim: Peer,
-}
+/// An attacked port with a posted buffer.
+struct Fixture(Attacked);
 
 impl Fixture {
     fn new() -> Self {
-        let place = PortDirectory::new();
         // The only receive token: a second post fails while the first buffer is posted.
-        let name = Some("victim".parse().expect("a name"));
-        let mut victim = place.open(PortOptions { name, receive_tokens: 1, ..place.options() });
-        let mut other = place.open(place.options());
-        let (to_victim, _) = meet(&mut other, &mut victim);
-        victim.post_receive(Priority::Low, vec![0; LONG]).expect("a token");
-        Self { place, victim, other, to_victim }
+        let mut attacked = Attacked::with(PortOptions { receive_tokens: 1, ..PortOptions::default() });
+        attacked.victim.post_receive(Priority::Low, vec![0; LONG]).expect("a token");
+        Self(attacked)
     }
 
     fn rogue(&mut self) -> (Rogue, Inside) {
-        let rogue = Rogue::new(self.place.path(), "rogue");
-        let inside = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| rogue.enter("victim").expect("let in"));
-            until(|| {
-                let event = self.victim.wait(Some(Duration::from_millis(1))).expect("wait");
-                assert!(matches!(event, None | Some(Event::Connected(_))));
-                thread.is_finished()
-            });
-            thread.join().expect("let in")
-        });
-        // The rogue's arrival may still be an event.
-        self.victim.poll();
+        let rogue = self.0.rogue();
+        let (inside, _) = self.0.let_in(&rogue);
         (rogue, inside)
+    }
+
+    /// A rogue that writes through a large window.
+    fn moved_rogue(&mut self) -> (Rogue, Inside) {
+        let (mut rogue, mut inside) = self.rogue();
+        rogue.move_to_bulk(&mut inside);
+        (rogue, inside)
+    }
+
+    fn until_message(&mut self) {
+        until(|| matches!(self.0.victim.poll(), Some(Event::Message(_))));
     }
 
     /// Runs the victim until the rogue's connection has ended. The honest peer and the buffer must still be there.
     fn assert_broken(&mut self, name: &str) {
-        until(|| match self.victim.wait(Some(Duration::from_millis(1))).expect("wait") {
-            Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, DisconnectReason::Broken, "{name}");
-                true
-            }
-            Some(Event::Message(_) | Event::Got { result: Err(_), .. }) | None => false,
-            Some(other) => panic!("{name}: {other:?}"),
+        self.0.until_broken(name, |event| {
+            assert!(
+                matches!(event, Event::Message(_) | Event::Got { result: Err(_), .. }),
+                "{name}: {event:?}"
+            );
         });
-        self.victim.post_receive(Priority::Low, vec![0]).expect_err("the posted buffer came back");
-        self.other.send(self.to_victim, Priority::Low, b"well?").expect("room");
-        let mut heard = false;
-        until(|| {
-            if let Some(Event::Message(message)) = self.victim.poll() {
-                heard = &message.payload[..] == b"well?";
-            }
-            heard
-        });
+        self.0.victim.post_receive(Priority::Low, vec![0]).expect_err("the posted buffer came back");
+        self.0.is_undisturbed();
     }
 }
 
@@ -103,11 +86,9 @@ fn bad_offers_of_a_bulk_area_end_their_connection() {
     }
     assert_eq!(rustix::fs::fstat(&files[6].1).expect("stat").st_blocks, 0, "the victim filled it");
     // An area is offered twice, with a move between.
-    let (mut rogue, mut inside) = fixture.rogue();
-    let area = Rogue::offer_bulk(&inside);
-    assert!(rogue.move_bulk(&mut inside, area));
+    let (rogue, mut inside) = fixture.moved_rogue();
     rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-    until(|| matches!(fixture.victim.poll(), Some(Event::Message(_))));
+    fixture.until_message();
     drop(Rogue::offer_bulk(&inside));
     fixture.assert_broken("twice, with a move between");
 }
@@ -119,18 +100,16 @@ fn a_bulk_area_behind_many_other_packets_is_found() {
     let (mut rogue, mut inside) = fixture.rogue();
     // The message makes the rogue hot, so its ring is polled before its socket.
     rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-    until(|| matches!(fixture.victim.poll(), Some(Event::Message(_))));
+    fixture.until_message();
     for _ in 0..120 {
         inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
     }
-    let area = Rogue::offer_bulk(&inside);
-    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.move_to_bulk(&mut inside);
     rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
-    until(|| match fixture.victim.poll() {
-        Some(Event::Message(message)) => message.payload[..] == [5; 20_000],
-        None => false,
-        Some(other) => panic!("{other:?}"),
-    });
+    match event(&mut [&mut fixture.0.victim]) {
+        Event::Message(message) => assert!(message.payload[..] == [5; 20_000]),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -147,15 +126,13 @@ fn unexpected_moves_end_their_connection() {
 
     let (rogue, mut inside) = fixture.rogue();
     // The reply lane is polled only while an answer is awaited.
-    let peer = fixture.victim.peers().last().expect("the rogue");
-    fixture.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
+    let peer = fixture.0.victim.peers().last().expect("the rogue");
+    fixture.0.victim.get(peer, Priority::High, (Key(1), 0), vec![0; 8]).expect("a token");
     let _area = Rogue::offer_bulk(&inside);
     rogue.push(&mut inside, LaneName::Reply, MOVE_BULK, &[]);
     fixture.assert_broken("on the reply lane");
 
-    let (mut rogue, mut inside) = fixture.rogue();
-    let area = Rogue::offer_bulk(&inside);
-    assert!(rogue.move_bulk(&mut inside, area));
+    let (rogue, mut inside) = fixture.moved_rogue();
     rogue.push(&mut inside, LaneName::Low, MOVE_BULK, &[]);
     fixture.assert_broken("twice");
 
@@ -169,11 +146,7 @@ fn unexpected_moves_end_their_connection() {
 fn fragments_longer_than_their_area_allows_end_their_connection() {
     let mut fixture = Fixture::new();
     for has_moved in [false, true] {
-        let (mut rogue, mut inside) = fixture.rogue();
-        if has_moved {
-            let area = Rogue::offer_bulk(&inside);
-            assert!(rogue.move_bulk(&mut inside, area));
-        }
+        let (rogue, mut inside) = if has_moved { fixture.moved_rogue() } else { fixture.rogue() };
         rogue.push_low(&mut inside, MESSAGE, &[], &[5; 4000]);
         let longest = if has_moved { 32 << 10 } else { Geometry::default().fragment_bytes };
         let header = Header { kind: MESSAGE | BULK, length: longest as u16 + 1, check: 0 };
@@ -216,12 +189,12 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
     let offset = rogue.last_slot(&inside);
     let word = rogue.segment.load(offset, Ordering::Relaxed);
     rogue.segment.store(offset, 0, Ordering::Release);
-    (0..100).for_each(|_| drop(fixture.victim.poll()));
+    (0..100).for_each(|_| drop(fixture.0.victim.poll()));
     rogue.segment.store(offset, word, Ordering::Release);
     for _ in 0..2 {
         rogue.push_low(&mut inside, NEXT, &[0], &[9; FRAGMENT as usize]);
     }
-    until(|| match fixture.victim.poll() {
+    until(|| match fixture.0.victim.poll() {
         Some(Event::Message(message)) if message.priority == Priority::Low => {
             assert!(message.payload.len() == LONG && message.payload.iter().all(|byte| *byte == 9));
             true
@@ -235,7 +208,7 @@ fn a_header_that_changes_between_two_steps_ends_its_connection() {
 fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
     let good = Header { kind: PUT | BULK, length: FRAGMENT, check: 0 };
     let mut fixture = Fixture::new();
-    let key = fixture.victim.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
+    let key = fixture.0.victim.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
     let words = [key.0, 0, LONG as u64, 9, u64::MAX];
     for (name, header) in [
         ("longer", Header { length: 30_000, ..good }),
@@ -255,19 +228,17 @@ fn a_header_that_changes_between_two_steps_of_a_put_ends_its_connection() {
         rogue.push_low(&mut inside, PUT_NEXT, &[0; 5], &[9; FRAGMENT as usize]);
     }
     until(|| {
-        fixture.victim.poll();
-        fixture.victim.region(key).is_some_and(|memory| memory.iter().all(|byte| *byte == 9))
+        fixture.0.victim.poll();
+        fixture.0.victim.region(key).is_some_and(|memory| memory.iter().all(|byte| *byte == 9))
     });
 }
 
 impl Fixture {
     /// A rogue whose long fragment, of a message or a put, has been copied only in part.
     fn in_the_midst(&mut self, kind: u8, words: &[u64]) -> (Rogue, Inside) {
-        let (mut rogue, mut inside) = self.rogue();
-        let area = Rogue::offer_bulk(&inside);
-        assert!(rogue.move_bulk(&mut inside, area));
+        let (rogue, mut inside) = self.moved_rogue();
         rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-        until(|| matches!(self.victim.poll(), Some(Event::Message(_))));
+        self.until_message();
         for number in 0..30 {
             rogue.push(&mut inside, LaneName::High, MESSAGE, &[number]);
         }
@@ -275,7 +246,7 @@ impl Fixture {
         // Every eighth poll looks at the low lane first and makes a step there: two of ten steps.
         for _ in 0..16 {
             assert!(
-                matches!(self.victim.poll(), Some(Event::Message(message)) if message.priority == Priority::High)
+                matches!(self.0.victim.poll(), Some(Event::Message(message)) if message.priority == Priority::High)
             );
         }
         (rogue, inside)

@@ -3,31 +3,26 @@
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use bywire::handshake::Packet;
-use bywire::{Address, Admit, ConnectError, Event, Peer, Port, PortName, PortOptions, Priority, Refusal};
+use bywire::{Admit, ConnectError, Peer, PortOptions, Refusal};
 use bywire_sys::socket::Socket;
-use bywire_testing::here;
+use bywire_testing::here::{self, as_user};
 use bywire_testing::linger::{self, PACKET_DESCRIPTORS_MAX, UNDISTURBED, lingering};
 use bywire_testing::rogue::{self, Rogue};
-use rustix::process::Uid;
 
+use crate::attacked::{Attacked, connect_to_rogue};
 use crate::fuse::Unclosable;
-use crate::ports::{PortDirectory, meet, until};
+use crate::ports::{MINUTE, PortDirectory, name, until};
 
-/// A port, a connected honest peer, and a peer that is about to break the rules.
+/// An attacked port, and the peer that is about to break the rules.
 struct Fixture {
-    victim: Port,
-    honest: Port,
-    to_honest: Peer,
-    to_victim: Peer,
+    attacked: Attacked,
     rogue: Rogue,
     began: Instant,
     /// The unread ends.
     receivers: Vec<TcpStream>,
-    _place: PortDirectory,
 }
 
 impl Fixture {
@@ -37,15 +32,9 @@ impl Fixture {
 
     /// A fixture in a directory for all users.
     fn with(admit: Admit) -> Self {
-        let place = PortDirectory::new();
-        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
-        let name = Some("victim".parse().expect("a name"));
-        let mut victim = place.open(PortOptions { name, admit, ..place.options() });
-        let mut honest = place.open(place.options());
-        let (to_victim, to_honest) = meet(&mut honest, &mut victim);
-        let rogue = Rogue::new(place.path(), "rogue");
-        let receivers = Vec::new();
-        Self { victim, honest, to_honest, to_victim, rogue, began: Instant::now(), receivers, _place: place }
+        let attacked = Attacked::at(PortDirectory::shared(), PortOptions { admit, ..PortOptions::default() });
+        let rogue = attacked.rogue();
+        Self { attacked, rogue, began: Instant::now(), receivers: Vec::new() }
     }
 
     /// One more socket whose last close is slow.
@@ -73,57 +62,22 @@ impl Fixture {
         }
     }
 
-    /// A peer made by the rogue.
-    fn let_in(&mut self) -> (Socket, Peer) {
-        let hello = Packet::Hello(self.rogue.introduction()).to_bytes();
-        let socket = self.rogue.connect("victim");
-        linger::send(&socket, &hello, &self.rogue.offer()).expect("sent");
-        let mut peer = None;
-        until(|| {
-            if let Some(Event::Connected(found)) =
-                self.victim.wait(Some(Duration::from_millis(1))).expect("wait")
-            {
-                peer = Some(found);
-            }
-            peer.is_some()
-        });
-        (socket, peer.expect("connected"))
-    }
-
     /// Checks that the port answers its honest peer, and has not been delayed so far.
     fn is_undisturbed(&mut self, what: &str) {
-        for round in 0..50u32 {
-            self.victim.send(self.to_honest, Priority::Low, &round.to_ne_bytes()).expect("room");
-            self.expect_message(round, true);
-            self.honest.send(self.to_victim, Priority::High, &round.to_ne_bytes()).expect("room");
-            self.expect_message(round, false);
-        }
+        self.attacked.is_undisturbed();
         let elapsed = self.began.elapsed();
         assert!(elapsed < UNDISTURBED, "{what}: the port was held up for {elapsed:?}");
     }
 
-    fn expect_message(&mut self, round: u32, is_honest: bool) {
-        let mut is_there = false;
-        until(|| {
-            let at_victim = self.victim.wait(Some(Duration::ZERO)).expect("wait");
-            let at_honest = self.honest.wait(Some(Duration::ZERO)).expect("wait");
-            let heard = if is_honest { at_honest } else { at_victim };
-            if let Some(Event::Message(message)) = heard {
-                assert_eq!(&message.payload[..], round.to_ne_bytes());
-                is_there = true;
-            }
-            is_there
-        });
+    /// Runs the port until a stranger's socket is closed. The port goes on with its honest peer.
+    fn until_over(&mut self, socket: &Socket, what: &str) {
+        self.attacked.until_over(socket);
+        self.is_undisturbed(what);
     }
 
-    /// Runs the port until a stranger's socket is closed.
-    fn until_over(&mut self, socket: &Socket) {
-        let mut is_over = false;
-        until(|| {
-            self.victim.wait(Some(Duration::from_millis(1))).expect("wait");
-            is_over = is_over || rogue::is_over(socket);
-            is_over
-        });
+    fn let_in(&mut self) -> (Socket, Peer) {
+        let (inside, peer) = self.attacked.let_in(&self.rogue);
+        (inside.socket, peer)
     }
 }
 
@@ -133,8 +87,8 @@ fn a_packet_with_too_many_descriptors_delays_nobody() {
     let null = std::fs::File::open("/dev/null").expect("open");
     for (packet, count) in [
         (b"x".to_vec(), PACKET_DESCRIPTORS_MAX),
-        (Packet::Hello(fixture.rogue.introduction()).to_bytes(), PACKET_DESCRIPTORS_MAX),
-        (Packet::Hello(fixture.rogue.introduction()).to_bytes(), 4),
+        (fixture.rogue.hello(), PACKET_DESCRIPTORS_MAX),
+        (fixture.rogue.hello(), 4),
         (vec![0; 5000], PACKET_DESCRIPTORS_MAX),
     ] {
         let sender = fixture.lingering();
@@ -142,8 +96,7 @@ fn a_packet_with_too_many_descriptors_delays_nobody() {
         many.push(sender.as_fd());
         let socket = fixture.approach(&packet, &many);
         drop(sender);
-        fixture.until_over(&socket);
-        fixture.is_undisturbed(&format!("{} bytes with {count} descriptors", packet.len()));
+        fixture.until_over(&socket, &format!("{} bytes with {count} descriptors", packet.len()));
     }
 }
 
@@ -159,10 +112,9 @@ fn an_admitted_peer_delays_nobody() {
         fixture.pile_up(&socket);
         if count == 0 {
             // The port ends the connection, and has read none of it.
-            fixture.victim.disconnect(peer);
+            fixture.attacked.victim.disconnect(peer);
         }
-        fixture.until_over(&socket);
-        fixture.is_undisturbed(&format!("{count} descriptors of a peer"));
+        fixture.until_over(&socket, &format!("{count} descriptors of a peer"));
     }
 }
 
@@ -170,15 +122,14 @@ fn an_admitted_peer_delays_nobody() {
 fn lingering_files_in_place_of_memory_or_doorbell_delay_nobody() {
     let mut fixture = Fixture::new();
     for place in 0..3 {
-        let hello = Packet::Hello(fixture.rogue.introduction()).to_bytes();
+        let hello = fixture.rogue.hello();
         let sender = fixture.lingering();
         let socket = fixture.rogue.connect("victim");
         let mut offer = fixture.rogue.offer();
         offer[place] = sender.as_fd();
         linger::send(&socket, &hello, &offer).expect("sent");
         drop(sender);
-        fixture.until_over(&socket);
-        fixture.is_undisturbed(&format!("in place {place}"));
+        fixture.until_over(&socket, &format!("in place {place}"));
     }
     // Offers of a heap and of a bulk area.
     for packet in [Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }, Packet::Bulk] {
@@ -186,8 +137,7 @@ fn lingering_files_in_place_of_memory_or_doorbell_delay_nobody() {
         let (socket, _) = fixture.let_in();
         linger::send(&socket, &packet.to_bytes(), &[sender.as_fd()]).expect("sent");
         drop(sender);
-        fixture.until_over(&socket);
-        fixture.is_undisturbed(&format!("{packet:?}"));
+        fixture.until_over(&socket, &format!("{packet:?}"));
     }
 }
 
@@ -195,26 +145,25 @@ fn lingering_files_in_place_of_memory_or_doorbell_delay_nobody() {
 fn unread_descriptors_in_refused_or_ended_sockets_delay_nobody() {
     let mut fixture = Fixture::new();
     // An introduction of another version, which is refused; one to a name that no port has; and a packet of one byte.
-    let mut version = Packet::Hello(fixture.rogue.introduction()).to_bytes();
+    let mut version = fixture.rogue.hello();
     version[4] ^= 0x55;
     let mut nobody = fixture.rogue.introduction();
-    nobody.port = "nobody".parse().expect("a name");
+    nobody.port = name("nobody");
     for packet in [version, Packet::Hello(nobody).to_bytes(), b"x".to_vec()] {
         let socket = fixture.rogue.connect("victim");
         linger::send(&socket, &packet, &fixture.rogue.offer()).expect("sent");
         fixture.pile_up(&socket);
-        fixture.until_over(&socket);
-        fixture.is_undisturbed("refused");
+        fixture.until_over(&socket, "refused");
     }
     // Strangers that make room for others, and strangers that still wait when the port is closed.
     let hoard: Vec<_> = (0..100).map(|_| fixture.rogue.connect("victim")).collect();
-    fixture.victim.wait(Some(Duration::from_millis(1))).expect("wait");
+    fixture.attacked.victim.wait(Some(Duration::from_millis(1))).expect("wait");
     hoard.iter().for_each(|socket| fixture.pile_up(socket));
     fixture.is_undisturbed("too many");
     let late: Vec<_> = (0..10).map(|_| fixture.rogue.connect("victim")).collect();
     late.iter().for_each(|socket| fixture.pile_up(socket));
-    let Fixture { victim, began, receivers, .. } = fixture;
-    drop(victim);
+    let Fixture { attacked, began, receivers, .. } = fixture;
+    drop(attacked.victim);
     let elapsed = began.elapsed();
     assert!(elapsed < UNDISTURBED, "closing the port took {elapsed:?}");
     drop(receivers);
@@ -223,29 +172,18 @@ fn unread_descriptors_in_refused_or_ended_sockets_delay_nobody() {
 #[test]
 fn a_lingering_answer_does_not_delay_the_connecting_port() {
     let mut fixture = Fixture::new();
-    let address = Address::local("rogue".parse::<PortName>().expect("a name"));
     for place in 0..3 {
         let sender = fixture.lingering();
-        let welcome = Packet::Welcome(fixture.rogue.introduction()).to_bytes();
         let began = Instant::now();
-        let answered = std::thread::scope(|scope| {
-            let rogue = &fixture.rogue;
-            scope.spawn(move || {
-                let mut caller = None;
-                until(|| {
-                    caller = rogue.listener.accept().expect("accept");
-                    caller.is_some()
-                });
-                let caller = caller.expect("somebody");
-                let mut offer = rogue.offer();
-                offer[place] = sender.as_fd();
-                linger::send(&caller, &welcome, &offer).expect("sent");
-                // If the caller is faster, this copy is the last.
-                std::thread::spawn(move || drop(sender));
-                // By then the answer has arrived. Nothing follows it.
-                std::thread::sleep(Duration::from_millis(100));
-            });
-            fixture.honest.connect(&address, Duration::from_secs(50))
+        let rogue = &fixture.rogue;
+        let answered = connect_to_rogue(&mut fixture.attacked.honest, rogue, MINUTE, |caller| {
+            let mut offer = rogue.offer();
+            offer[place] = sender.as_fd();
+            linger::send(caller, &rogue.welcome(), &offer).expect("sent");
+            // If the caller is faster, this copy is the last.
+            std::thread::spawn(move || drop(sender));
+            // By then the answer has arrived. Nothing follows it.
+            std::thread::sleep(Duration::from_millis(100));
         });
         assert_eq!(answered.err(), Some(ConnectError::Refused(Refusal::BadOffer)), "in place {place}");
         assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
@@ -263,13 +201,11 @@ fn approach_as(
     name: &str,
     offers: &[Option<&OwnedFd>],
 ) -> Vec<Option<Packet>> {
-    let (place, victim) = (fixture.rogue.directory.clone(), &mut fixture.victim);
-    std::thread::scope(|scope| {
-        let approaching = scope.spawn(|| {
-            let user = Uid::from_raw(user);
-            rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
+    let place = fixture.rogue.directory.clone();
+    let approach = || {
+        as_user(user, || {
             let rogue = Rogue::new(&place, name);
-            let hello = Packet::Hello(rogue.introduction()).to_bytes();
+            let hello = rogue.hello();
             let say = |brought: &Option<&OwnedFd>| {
                 let (socket, mut offer) = (rogue.connect("victim"), rogue.offer());
                 if let Some(file) = brought {
@@ -280,13 +216,9 @@ fn approach_as(
                 rogue::answer(&socket).map(|(answer, _)| answer)
             };
             offers.iter().map(say).collect()
-        });
-        until(|| {
-            victim.wait(Some(Duration::from_millis(1))).expect("wait");
-            approaching.is_finished()
-        });
-        approaching.join().expect("answered")
-    })
+        })
+    };
+    fixture.attacked.serve(approach).0
 }
 
 /// How many descriptors of this process are copies of this one.
@@ -324,9 +256,5 @@ fn files_that_never_close_are_bounded_and_charged_to_their_user() {
     let again = approach_as(HOSTILE, &mut fixture, "again", &[None]);
     assert!(again.iter().all(is_turned_away), "whatever else this user offers: {again:?}");
     unclosable.end();
-    let mut answer = Vec::new();
-    until(|| {
-        answer = approach_as(HOSTILE, &mut fixture, "after", &[None]);
-        matches!(answer[..], [Some(Packet::Welcome(_))])
-    });
+    until(|| matches!(approach_as(HOSTILE, &mut fixture, "after", &[None])[..], [Some(Packet::Welcome(_))]));
 }

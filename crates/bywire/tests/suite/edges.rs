@@ -3,15 +3,16 @@
 //! vanish.
 
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bywire::handshake::Packet;
 use bywire::{
-    Address, Admit, ConnectError, DisconnectReason, Event, OpenError, Peer, Port, PortName, PortOptions,
-    Priority, Refusal, Rights,
+    Admit, ConnectError, DisconnectReason, Event, OpenError, Peer, Port, PortOptions, Priority, Refusal,
+    Rights,
 };
 use bywire_ring::geometry::LINE_BYTES;
 use bywire_ring::geometry::LaneName;
@@ -20,21 +21,21 @@ use bywire_ring::memory::Memory;
 use bywire_sys::listener::Listener;
 use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Socket;
+use bywire_testing::Tier;
 use bywire_testing::actor::{Actor, Context, Role};
+use bywire_testing::here::{self, as_user};
 use bywire_testing::linger::{self, UNDISTURBED};
 use bywire_testing::rogue::{self, Inside, MESSAGE, Rogue, answer};
-use bywire_testing::{Tier, here};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, FileType, Mode};
-use rustix::process::{Resource, Rlimit, Signal, Uid};
+use rustix::process::{Resource, Rlimit, Signal};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ports::{PortDirectory, meet, until};
+use crate::attacked::{Attacked, connect_to_rogue};
+use crate::ports::{MINUTE, PortDirectory, address, meet, name, open_descriptors, serve, until, until_ended};
 
 /// The values of a changed number: the limits of signed and unsigned words of both lengths, and their neighbours.
 const LIMITS: [u64; 9] =
     [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX];
-const MINUTE: Duration = Duration::from_secs(60);
 /// Users without an entry in the user database.
 const HOSTILE: u32 = 54_371;
 const HONEST: u32 = 54_372;
@@ -42,87 +43,8 @@ const HONEST: u32 = 54_372;
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("caller", caller), ("listener", listener), ("exhausted", exhausted)];
 
-/// A port and its honest peer.
-struct Fixture {
-    place: PortDirectory,
-    victim: Port,
-    honest: Port,
-    to_honest: Peer,
-    to_victim: Peer,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        let place = PortDirectory::new();
-        let name = Some(name("victim"));
-        let mut victim = place.open(PortOptions { name, message_bytes_max: 1 << 20, ..place.options() });
-        let mut honest = place.open(place.options());
-        let (to_victim, to_honest) = meet(&mut honest, &mut victim);
-        Self { place, victim, honest, to_honest, to_victim }
-    }
-
-    /// Both exchange messages, and the honest peer gets no other event.
-    fn is_undisturbed(&mut self) {
-        let began = Instant::now();
-        for round in 0..20u32 {
-            self.honest.send(self.to_victim, Priority::Low, &round.to_ne_bytes()).expect("room");
-            let asked = self.hear(round);
-            self.victim.send(asked, Priority::High, &round.to_ne_bytes()).expect("room");
-            until(|| match self.honest.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Message(message)) => message.payload[..] == round.to_ne_bytes(),
-                other => panic!("{other:?}"),
-            });
-        }
-        assert!(began.elapsed() < UNDISTURBED, "held up for {:?}", began.elapsed());
-    }
-
-    /// The honest peer's message arrives at the victim, whatever else arrives.
-    fn hear(&mut self, round: u32) -> Peer {
-        let mut from = None;
-        until(|| {
-            if let Some(Event::Message(message)) = self.victim.wait(Some(MINUTE)).expect("wait")
-                && message.peer == self.to_honest
-            {
-                assert_eq!(message.payload[..], round.to_ne_bytes());
-                from = Some(message.peer);
-            }
-            from.is_some()
-        });
-        from.expect("heard")
-    }
-
-    /// Runs the victim while `other` runs on another thread.
-    fn live<T: Send>(&mut self, other: impl FnOnce() -> T + Send) -> T {
-        let victim = &mut self.victim;
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(other);
-            until(|| {
-                drop(victim.wait(Some(Duration::from_millis(1))).expect("wait"));
-                thread.is_finished()
-            });
-            thread.join().expect("no panic")
-        })
-    }
-
-    /// Waits until the honest peer is the only peer.
-    fn until_alone(&mut self) {
-        until(|| {
-            drop(self.victim.wait(Some(Duration::from_millis(1))).expect("wait"));
-            self.victim.peers().count() == 1
-        });
-    }
-
-    /// A rogue that was let in, and the victim's handle of it.
-    fn let_in(&mut self, rogue: &Rogue) -> (Inside, Peer) {
-        let inside = self.live(|| rogue.enter("victim").expect("let in"));
-        let to_honest = self.to_honest;
-        let peer = self.victim.peers().find(|peer| *peer != to_honest).expect("it is connected");
-        (inside, peer)
-    }
-}
-
-fn name(text: &str) -> PortName {
-    text.parse().expect("a name")
+fn attacked() -> Attacked {
+    Attacked::with(PortOptions { message_bytes_max: 1 << 20, ..PortOptions::default() })
 }
 
 /// A copy of a packet with the number of `width` bytes at `at` changed.
@@ -132,42 +54,29 @@ fn changed(packet: &[u8], (at, width): (usize, usize), number: u64) -> Vec<u8> {
     packet
 }
 
-/// The numbers of an introduction: magic, version, kind, incarnation, longest message, check, fragment, the sizes of
-/// three lanes, and the length of the name.
-const INTRODUCTION: [(usize, usize); 14] = [
-    (0, 4),
-    (4, 2),
-    (6, 1),
-    (7, 8),
-    (15, 8),
-    (23, 1),
-    (24, 4),
-    (28, 4),
-    (32, 4),
-    (36, 4),
-    (40, 4),
-    (44, 4),
-    (48, 4),
-    (52, 1),
-];
+/// The places and widths of the numbers of an introduction: magic, version, kind, incarnation, longest message, check, fragment,
+/// the sizes of three lanes, and the length of the name.
+fn numbers_of_an_introduction() -> impl Iterator<Item = (usize, usize)> {
+    [4, 2, 1, 8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 1].into_iter().scan(0, |place, width| {
+        *place += width;
+        Some((*place - width, width))
+    })
+}
 
 #[test]
 fn an_introduction_with_extreme_values_is_refused_or_makes_a_working_connection() {
-    let mut fixture = Fixture::new();
-    let rogue = Rogue::new(fixture.place.path(), "rogue");
-    let hello = Packet::Hello(rogue.introduction()).to_bytes();
+    let mut fixture = attacked();
+    let rogue = fixture.rogue();
+    let hello = rogue.hello();
     let mut welcomed = 0;
-    for field in INTRODUCTION {
+    for field in numbers_of_an_introduction() {
         for limit in LIMITS {
-            let packet = changed(&hello, field, limit);
-            let socket = rogue.connect("victim");
-            socket.send(&packet, &rogue.offer()).expect("sent");
-            match fixture.live(|| answer(&socket)).expect("an answer").0 {
+            let socket = rogue.approach("victim", &changed(&hello, field, limit), &rogue.offer());
+            match fixture.serve(|| answer(&socket)).0.expect("an answer").0 {
                 Packet::Refuse(_) => {}
                 Packet::Welcome(_) => {
                     welcomed += 1;
-                    let to_honest = fixture.to_honest;
-                    let peer = fixture.victim.peers().find(|peer| *peer != to_honest).expect("connected");
+                    let peer = fixture.other_peer().expect("connected");
                     // The calls return, whatever the rogue announced.
                     let _ = fixture.victim.send(peer, Priority::Low, &[1; 8]);
                     let _ = fixture.victim.send(peer, Priority::High, &[1; 4000]);
@@ -189,20 +98,11 @@ fn an_answer_with_extreme_values_ends_in_a_connection_or_an_error() {
     let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
-    let address = Address::local(rogue.name.clone());
-    let welcome = Packet::Welcome(rogue.introduction()).to_bytes();
-    for field in INTRODUCTION {
+    let welcome = rogue.welcome();
+    for field in numbers_of_an_introduction() {
         for limit in LIMITS {
-            let outcome = std::thread::scope(|scope| {
-                let thread = scope.spawn(|| port.connect(&address, MINUTE));
-                let mut socket = None;
-                until(|| {
-                    socket = rogue.listener.accept().expect("accept");
-                    socket.is_some()
-                });
-                let socket = socket.expect("somebody");
-                socket.send(&changed(&welcome, field, limit), &rogue.offer()).expect("sent");
-                thread.join().expect("no panic")
+            let outcome = connect_to_rogue(&mut port, &rogue, MINUTE, |caller| {
+                caller.send(&changed(&welcome, field, limit), &rogue.offer()).expect("sent");
             });
             match outcome {
                 Ok(peer) => port.disconnect(peer),
@@ -216,32 +116,21 @@ fn an_answer_with_extreme_values_ends_in_a_connection_or_an_error() {
 
 #[test]
 fn other_versions_are_reported_as_such_at_either_end() {
-    let mut fixture = Fixture::new();
-    let rogue = Rogue::new(fixture.place.path(), "rogue");
+    let mut fixture = attacked();
+    let rogue = fixture.rogue();
     let version = u16::from_le_bytes(Packet::Goodbye.to_bytes()[4..6].try_into().expect("two bytes"));
-    let others = [0, version - 1, version + 1, 0x7fff, 0x8000, 0xffff];
-    let address = Address::local(rogue.name.clone());
-    for other in others {
+    for other in [0, version - 1, version + 1, 0x7fff, 0x8000, 0xffff] {
         let of_version = |packet: Packet| changed(&packet.to_bytes(), (4, 2), other.into());
         for length in [6, 7, 40, 200] {
             let mut hello = of_version(Packet::Hello(rogue.introduction()));
             hello.resize(length, 0);
-            let socket = rogue.connect("victim");
-            socket.send(&hello, &rogue.offer()).expect("sent");
-            let answered = fixture.live(|| answer(&socket)).expect("an answer").0;
+            let socket = rogue.approach("victim", &hello, &rogue.offer());
+            let answered = fixture.serve(|| answer(&socket)).0.expect("an answer").0;
             assert_eq!(answered, Packet::Refuse(Refusal::Version), "{other} in {length} bytes");
         }
         for packet in [Packet::Welcome(rogue.introduction()), Packet::Refuse(Refusal::Version)] {
-            let honest = &mut fixture.honest;
-            let outcome = std::thread::scope(|scope| {
-                let thread = scope.spawn(|| honest.connect(&address, MINUTE));
-                let mut socket = None;
-                until(|| {
-                    socket = rogue.listener.accept().expect("accept");
-                    socket.is_some()
-                });
-                socket.expect("somebody").send(&of_version(packet), &rogue.offer()).expect("sent");
-                thread.join().expect("no panic")
+            let outcome = connect_to_rogue(&mut fixture.honest, &rogue, MINUTE, |caller| {
+                caller.send(&of_version(packet), &rogue.offer()).expect("sent");
             });
             assert_eq!(outcome, Err(ConnectError::Refused(Refusal::Version)), "{other}");
         }
@@ -251,8 +140,8 @@ fn other_versions_are_reported_as_such_at_either_end() {
 
 #[test]
 fn a_heap_with_extreme_values_is_accepted_or_ends_its_own_connection() {
-    let mut fixture = Fixture::new();
-    let rogue = Rogue::new(fixture.place.path(), "rogue");
+    let mut fixture = attacked();
+    let rogue = fixture.rogue();
     let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
     for id in LIMITS {
         for block_bytes in LIMITS {
@@ -290,23 +179,21 @@ const EDGES_STEP: usize = 5;
 
 #[test]
 fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
-    let mut fixture = Fixture::new();
+    let mut fixture = attacked();
     let key = fixture.victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region").0;
     // Each round has new memory. In the memory of the last one, old records would be read again.
     let mut inside: Option<(Rogue, Inside, Peer)> = None;
     let (mut ended, mut taken) = (0, 0);
     let (step, mut place) = (Tier::current().pick([EDGES_STEP, EDGES_STEP, 1]), 0);
-    let mut attempt = |fixture: &mut Fixture, lane, kind, length, words: [u64; 7]| {
+    let mut attempt = |fixture: &mut Attacked, lane, kind, length, words: [u64; 7]| {
         place += 1;
         if place % step != 0 {
             return;
         }
         let (rogue, present, peer) = inside.get_or_insert_with(|| {
-            let rogue = Rogue::new(fixture.place.path(), "rogue");
+            let rogue = fixture.rogue();
             let (mut present, peer) = fixture.let_in(&rogue);
-            let (_memory, file) = Mapping::create("rogue", 4096).expect("memory");
-            let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
-            present.socket.send(&heap, &[file.as_fd()]).expect("room");
+            Rogue::offer_heap(&present, 2);
             // Transfers towards the rogue are under way, so it can answer them in any way.
             let _ = fixture.victim.put(peer, Priority::High, (bywire::Key(key), 0), vec![2; 9000], None);
             let _ = fixture.victim.get(peer, Priority::High, (bywire::Key(key), 0), vec![0; 9000]);
@@ -370,11 +257,11 @@ fn a_record_with_extreme_values_is_accepted_or_ends_its_own_connection() {
 
 #[test]
 fn credit_and_doorbells_at_their_limits_harm_nobody_else() {
-    let mut fixture = Fixture::new();
+    let mut fixture = attacked();
     for lane in 0..3 {
         for limit in LIMITS {
             for is_page in [false, true] {
-                let rogue = Rogue::new(fixture.place.path(), "rogue");
+                let rogue = fixture.rogue();
                 let (_inside, peer) = fixture.let_in(&rogue);
                 let words = if is_page { &rogue.page } else { &rogue.segment };
                 let offset = if is_page { 8 * lane } else { LINE_BYTES * (lane + 1) };
@@ -400,7 +287,7 @@ fn caller(context: &mut Context) {
     let mut rogue = Rogue::new(&context.directory, "caller");
     let socket = rogue.connect("victim");
     if step != "connected" {
-        let hello = Packet::Hello(rogue.introduction()).to_bytes();
+        let hello = rogue.hello();
         socket.send(&hello, &rogue.offer()).expect("sent");
     }
     if step == "connected" || step == "introduced" {
@@ -414,10 +301,7 @@ fn caller(context: &mut Context) {
         "half a message" => rogue.push_low(&mut inside, rogue::FIRST, &[100_000], &[7; 4096]),
         "half a put" => rogue.push_low(&mut inside, rogue::PUT, &[1, 0, 10_000, 0, u64::MAX], &[7; 4096]),
         "an area" => drop(Rogue::offer_bulk(&inside)),
-        "a move" => {
-            let area = Rogue::offer_bulk(&inside);
-            assert!(rogue.move_bulk(&mut inside, area));
-        }
+        "a move" => rogue.move_to_bulk(&mut inside),
         "good-bye" => inside.socket.send(&Packet::Goodbye.to_bytes(), &[]).expect("room"),
         other => panic!("no step `{other}`"),
     }
@@ -427,29 +311,15 @@ fn caller(context: &mut Context) {
 
 #[test]
 fn clients_stopped_or_killed_at_any_step_delay_nobody_and_leave_nothing() {
-    let steps = [
-        "connected",
-        "introduced",
-        "welcomed",
-        "half a message",
-        "half a put",
-        "an area",
-        "a move",
-        "good-bye",
-    ];
-    let mut fixture = Fixture::new();
-    for step in steps {
-        let directory = fixture.place.path().to_owned();
-        let mut actor = fixture.live(|| {
-            let mut actor = Actor::start("caller", &directory, &[step]);
-            actor.expect("ready");
-            actor
-        });
+    let first = ["connected", "introduced", "welcomed"];
+    let second = ["half a message", "half a put", "an area", "a move", "good-bye"];
+    let mut fixture = attacked();
+    for step in first.into_iter().chain(second) {
+        let mut actor = Actor::start("caller", fixture.place.path(), &[step]);
+        fixture.serve(|| actor.expect("ready"));
         actor.signal(Signal::STOP);
         fixture.is_undisturbed();
-        let to_honest = fixture.to_honest;
-        let peer = fixture.victim.peers().find(|peer| *peer != to_honest);
-        if let Some(peer) = peer {
+        if let Some(peer) = fixture.other_peer() {
             // Fills the rings.
             while fixture.victim.send(peer, Priority::Low, &[1; 4000]).is_ok() {}
             fixture.is_undisturbed();
@@ -477,7 +347,7 @@ fn listener(context: &mut Context) {
         }
     }
     if let (Some(socket), "welcoming") = (&accepted, step.as_str()) {
-        socket.send(&Packet::Welcome(rogue.introduction()).to_bytes(), &rogue.offer()).expect("sent");
+        socket.send(&rogue.welcome(), &rogue.offer()).expect("sent");
     }
     if step != "deaf" {
         context.tell("ready");
@@ -488,7 +358,7 @@ fn listener(context: &mut Context) {
 #[test]
 fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
     for step in ["deaf", "accepting", "welcoming"] {
-        let mut fixture = Fixture::new();
+        let mut fixture = attacked();
         let directory = fixture.place.path().to_owned();
         let mut actor = Actor::start("listener", &directory, &[step]);
         if step == "deaf" {
@@ -496,7 +366,7 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
         } else {
             until(|| directory.join("listener.port").exists());
         }
-        let address = Address::local(name("listener"));
+        let address = address("listener");
         let peer = loop {
             match fixture.victim.connect_start(&address) {
                 Ok(peer) => break peer,
@@ -517,22 +387,11 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
         let again = Port::open(PortOptions { name: Some(name("listener")), ..fixture.place.options() });
         assert!(matches!(again, Err(OpenError::InUse(_))), "{step}: {again:?}");
         actor.kill();
-        let mut ended = None;
-        until(|| {
-            if let Some(Event::Disconnected { peer: gone, reason }) =
-                fixture.victim.wait(Some(Duration::from_millis(1))).expect("wait")
-            {
-                assert_eq!(gone, peer);
-                ended = Some(reason);
-            }
-            ended.is_some()
-        });
-        let expected = if step == "welcoming" {
-            DisconnectReason::Died
-        } else {
-            DisconnectReason::Refused(Refusal::Closed)
+        let reason = match step {
+            "welcoming" => DisconnectReason::Died,
+            _ => DisconnectReason::Refused(Refusal::Closed),
         };
-        assert_eq!(ended, Some(expected), "{step}");
+        assert_eq!(until_ended(&mut fixture.victim, |_, _| {}), (peer, reason), "{step}");
         let after = Port::open(PortOptions { name: Some(name("listener")), ..fixture.place.options() });
         assert!(after.is_ok(), "{step}: {after:?}");
         fixture.is_undisturbed();
@@ -541,19 +400,18 @@ fn listeners_stopped_or_killed_at_any_step_cause_a_timeout_or_an_error() {
 
 #[test]
 fn a_runtime_directory_removed_while_in_use_ends_no_connection() {
-    let mut fixture = Fixture::new();
+    let mut fixture = attacked();
     std::fs::remove_dir_all(fixture.place.path()).expect("removed");
     fixture.is_undisturbed();
     // No port is found there any more.
-    let address = Address::local(name("victim"));
-    assert_eq!(fixture.honest.connect_start(&address).err(), Some(ConnectError::NoPort));
+    assert_eq!(fixture.honest.connect_start(&address("victim")).err(), Some(ConnectError::NoPort));
     fixture.is_undisturbed();
     // The next port makes the directory again, and does not meet the ports that were there before.
-    let mut late = fixture.place.open(PortOptions { name: Some(name("victim")), ..fixture.place.options() });
+    let mut late = fixture.place.named("victim");
     let mut other = fixture.place.open(fixture.place.options());
     meet(&mut other, &mut late);
     fixture.is_undisturbed();
-    let Fixture { place, victim, honest, .. } = fixture;
+    let Attacked { place, victim, honest, .. } = fixture;
     drop((victim, honest));
     let mode = std::fs::metadata(place.path()).expect("it is there").permissions().mode();
     let is_root = rustix::process::geteuid().is_root();
@@ -569,82 +427,37 @@ fn a_port_that_takes_no_descriptors_before_accepting_is_connected_to() {
         println!("not run: this kernel refuses no descriptors (SO_PASSRIGHTS, Linux 6.16)");
         return;
     }
-    let address = Address::local(rogue.name.clone());
-    let peer = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| port.connect(&address, MINUTE));
-        let mut asked = [PollFd::new(&rogue.listener, PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut asked, None), Ok(1));
-        // The port may have tried to send by then, or not.
-        let socket = rogue.listener.accept().expect("accept").expect("it has connected");
-        let (packet, files) = answer(&socket).expect("an introduction");
+    // The port may have tried to send before the rogue accepts, or not.
+    let connected = connect_to_rogue(&mut port, &rogue, MINUTE, |caller| {
+        let (packet, files) = answer(caller).expect("an introduction");
         assert!(matches!(packet, Packet::Hello(_)) && files.len() == 3);
-        socket.send(&Packet::Welcome(rogue.introduction()).to_bytes(), &rogue.offer()).expect("sent");
-        let peer = thread.join().expect("no panic").expect("connected");
-        drop(socket);
-        peer
+        caller.send(&rogue.welcome(), &rogue.offer()).expect("sent");
     });
-    let mut ended = None;
-    until(|| {
-        if let Some(Event::Disconnected { peer, .. }) = port.wait(Some(MINUTE)).expect("wait") {
-            ended = Some(peer);
-        }
-        ended.is_some()
-    });
-    assert_eq!(ended, Some(peer));
+    assert_eq!(until_ended(&mut port, |_, _| {}).0, connected.expect("connected"));
 }
 
-/// Does `act` as another user.
-fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
-    let begin = move || {
-        let user = Uid::from_raw(user);
-        rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
-        act()
-    };
-    std::thread::scope(|scope| scope.spawn(begin).join().expect("no panic"))
-}
+/// Puts something at a path. The second path is that of a file of the honest user.
+type Plant = fn(&Path, &Path);
 
-/// What another user can put at a path: `what` names it.
-fn plant(what: &str, path: &Path, precious: &Path) {
-    match what {
-        "a file" => std::fs::write(path, "planted").expect("written"),
-        "a directory" => std::fs::create_dir(path).expect("made"),
-        "a fifo" => {
-            rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).expect("made")
-        }
-        "a link to nothing" => std::os::unix::fs::symlink("/nonexistent/nothing", path).expect("linked"),
-        "a link to a file" => std::os::unix::fs::symlink(precious, path).expect("linked"),
-        "a link to itself" => std::os::unix::fs::symlink(path, path).expect("linked"),
-        "a link to a port" => {
-            std::os::unix::fs::symlink(path.with_file_name("honest.port"), path).expect("linked")
-        }
-        "a dead socket" => drop(Listener::bind(path).expect("bound")),
-        "a dead stream socket" => drop(std::os::unix::net::UnixListener::bind(path).expect("bound")),
-        "a hard link" => std::fs::hard_link(precious, path).expect("linked"),
-        other => panic!("no way to plant {other}"),
-    }
-}
-
-const PLANTS: [&str; 10] = [
-    "a file",
-    "a directory",
-    "a fifo",
-    "a link to nothing",
-    "a link to a file",
-    "a link to itself",
-    "a link to a port",
-    "a dead socket",
-    "a dead stream socket",
-    "a hard link",
+/// What another user can put at a path.
+const PLANTS: [(&str, Plant); 10] = [
+    ("a file", |path, _| std::fs::write(path, "planted").expect("written")),
+    ("a directory", |path, _| std::fs::create_dir(path).expect("made")),
+    ("a fifo", |path, _| {
+        rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).expect("made");
+    }),
+    ("a link to nothing", |path, _| symlink("/nonexistent/nothing", path).expect("linked")),
+    ("a link to a file", |path, precious| symlink(precious, path).expect("linked")),
+    ("a link to itself", |path, _| symlink(path, path).expect("linked")),
+    ("a link to a port", |path, _| symlink(path.with_file_name("honest.port"), path).expect("linked")),
+    ("a dead socket", |path, _| drop(Listener::bind(path).expect("bound"))),
+    ("a dead stream socket", |path, _| drop(UnixListener::bind(path).expect("bound"))),
+    ("a hard link", |path, precious| std::fs::hard_link(precious, path).expect("linked")),
 ];
 
 /// A directory for all users, with a port of the honest user and a file that others may read.
 fn shared() -> Option<PortDirectory> {
-    if !here::is_root() {
-        return None;
-    }
-    let place = PortDirectory::new();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
-    Some(place)
+    here::is_root().then(PortDirectory::shared)
 }
 
 #[test]
@@ -653,9 +466,9 @@ fn an_entry_planted_by_another_user_is_refused() {
     let precious = place.path().join("precious");
     as_user(HONEST, || std::fs::write(&precious, "precious").expect("written"));
     // A hard link is a file like any other, so it is left out.
-    for what in PLANTS.into_iter().filter(|what| *what != "a hard link") {
+    for (what, plant) in PLANTS.into_iter().filter(|(what, _)| *what != "a hard link") {
         let path = place.path().join("victim.port");
-        as_user(HOSTILE, || plant(what, &path, &precious));
+        as_user(HOSTILE, || plant(&path, &precious));
         let began = Instant::now();
         as_user(HONEST, || {
             let opened = Port::open(PortOptions { name: Some(name("victim")), ..place.options() });
@@ -669,7 +482,7 @@ fn an_entry_planted_by_another_user_is_refused() {
             let options = PortOptions { name: Some(name("honest")), admit, ..place.options() };
             let mut honest = Port::open(options).expect("another name");
             let mut caller = Port::open(place.options()).expect("a number");
-            let found = caller.connect_start(&Address::local(name("victim")));
+            let found = caller.connect_start(&address("victim"));
             // A socket that admits no other user is the same as none.
             let is_none = matches!(found, Err(ConnectError::NoPort | ConnectError::NotAdmitted));
             assert!(is_none, "{what}: {found:?}");
@@ -692,11 +505,11 @@ fn a_lock_planted_by_another_user_locks_nothing_of_ours() {
         std::fs::write(&precious, "precious").expect("written");
         std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o600)).expect("chmod");
     });
-    for what in PLANTS {
+    for (what, plant) in PLANTS {
         let path = place.path().join(format!(".{HONEST}.lock"));
         // If links to other users' files are forbidden (fs.protected_hardlinks), the outcome would be the same.
         let planter = if what == "a hard link" { HONEST } else { HOSTILE };
-        as_user(planter, || plant(what, &path, &precious));
+        as_user(planter, || plant(&path, &precious));
         let began = Instant::now();
         as_user(HONEST, || {
             let lock = bywire_sys::directory::try_lock(place.path());
@@ -715,23 +528,14 @@ fn a_lock_planted_by_another_user_locks_nothing_of_ours() {
 #[test]
 fn a_name_that_is_a_symbolic_link_is_refused() {
     let place = PortDirectory::new();
-    let mut victim = place.open(PortOptions { name: Some(name("victim")), ..place.options() });
+    let mut victim = place.named("victim");
     let rogue = Rogue::new(place.path(), "rogue");
     let link = place.path().join("alias.port");
-    std::os::unix::fs::symlink(place.path().join("rogue.port"), &link).expect("linked");
+    symlink(place.path().join("rogue.port"), &link).expect("linked");
     let mut alias = rogue.introduction();
     alias.port = name("alias");
-    let socket = rogue.connect("victim");
-    socket.send(&Packet::Hello(alias).to_bytes(), &rogue.offer()).expect("sent");
-    let mut answered = None;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| answer(&socket).map(|(packet, _)| packet));
-        until(|| {
-            drop(victim.wait(Some(Duration::from_millis(1))).expect("wait"));
-            thread.is_finished()
-        });
-        answered = thread.join().expect("no panic");
-    });
+    let socket = rogue.approach("victim", &Packet::Hello(alias).to_bytes(), &rogue.offer());
+    let (answered, _) = serve(&mut victim, || answer(&socket).map(|(packet, _)| packet));
     assert_eq!(answered, Some(Packet::Refuse(Refusal::Unverified)));
     assert!(rogue.listener.accept().expect("accept").is_none(), "the link was followed");
 }
@@ -740,7 +544,7 @@ fn a_name_that_is_a_symbolic_link_is_refused() {
 fn exhausted(context: &mut Context) {
     let mut port =
         Port::open(PortOptions { name: Some(name("exhausted")), ..context.options() }).expect("open");
-    let limit = Some(std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64 + 16);
+    let limit = Some(open_descriptors() as u64 + 16);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower");
     let mut filler = Vec::new();
     let fill = |filler: &mut Vec<std::fs::File>| {
@@ -792,22 +596,18 @@ fn a_port_without_descriptors_sleeps_while_a_client_waits() {
     let mut honest = place.open(place.options());
     actor.tell("go");
     std::thread::sleep(Duration::from_millis(500));
-    let peer = honest.connect_start(&Address::local(name("exhausted"))).expect("it listens");
+    honest.connect_start(&address("exhausted")).expect("it listens");
     let late: Vec<_> = (0..200).map(|_| Socket::connect(&path).expect("it listens")).collect();
     let used: u64 = actor.expect("used").parse().expect("a number");
     assert!(used < 1000, "{used} ms of two seconds, with nothing to do");
     drop((molesters, late));
     // It may have been turned away, and may come again then.
-    let mut is_met = false;
-    until(|| {
-        match honest.wait(Some(Duration::from_millis(10))).expect("wait") {
-            Some(Event::Connected(_)) => is_met = true,
-            Some(Event::Disconnected { .. }) => {
-                honest.connect_start(&Address::local(name("exhausted"))).expect("it listens");
-            }
-            _ => {}
+    until(|| match honest.wait(Some(Duration::from_millis(10))).expect("wait") {
+        Some(Event::Connected(_)) => true,
+        Some(Event::Disconnected { .. }) => {
+            honest.connect_start(&address("exhausted")).expect("it listens");
+            false
         }
-        is_met
+        _ => false,
     });
-    let _ = peer;
 }

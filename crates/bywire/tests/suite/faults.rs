@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, Confirm, ConnectError, DisconnectReason, Errno, Event, LendError, OpenError, Port, PortName,
-    PortOptions, Priority, Refusal, Rights, SendError, TransferError,
+    Confirm, ConnectError, DisconnectReason, Errno, Event, LendError, OpenError, Port, PortOptions, Priority,
+    Refusal, Rights, SendError, TransferError,
 };
 use bywire_sys::listener::Listener;
 use bywire_testing::actor::{Actor, Context, Role};
 use rustix::process::{Resource, Rlimit};
 
-use crate::ports::{PortDirectory, event, meet, until};
-
-const MINUTE: Duration = Duration::from_secs(60);
+use crate::ports::{MINUTE, PortDirectory, address, event, meet, name, next, open_descriptors, serve, until};
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("starved", starved), ("scarce", scarce)];
@@ -121,15 +119,13 @@ fn a_message_whose_buffer_was_taken_requests_another() {
     let (to_target, from_slow) = meet(&mut slow, &mut target);
     let (quick_to_target, from_quick) = meet(&mut quick, &mut target);
     slow.send_buffer(to_target, Priority::Low, vec![1; 60_000], Confirm::Copied).expect("token");
-    let mut needed = None;
-    until(|| {
+    let needed = until(|| {
         // All of it fits into the lane, so it may be copied before the target looks.
         assert!(matches!(slow.poll(), None | Some(Event::Sent { result: Ok(()), .. })));
-        needed = target.poll();
-        needed.is_some()
+        target.poll()
     });
     match needed {
-        Some(Event::BufferNeeded { peer, length_bytes: 60_000, .. }) => assert_eq!(peer, from_slow),
+        Event::BufferNeeded { peer, length_bytes: 60_000, .. } => assert_eq!(peer, from_slow),
         other => panic!("{other:?}"),
     }
     // The high lane goes first, so this message takes the buffer.
@@ -165,14 +161,13 @@ fn a_message_whose_buffer_was_taken_requests_another() {
 #[test]
 fn a_port_is_opened_once() {
     let place = PortDirectory::new();
-    let name: PortName = "twice".parse().expect("a name");
-    let options = PortOptions { name: Some(name.clone()), ..place.options() };
+    let options = PortOptions { name: Some(name("twice")), ..place.options() };
     let first = place.open(options.clone());
-    assert_eq!(Port::open(options.clone()).err(), Some(OpenError::InUse(name)));
-    assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 1, "no residue");
+    assert_eq!(Port::open(options.clone()).err(), Some(OpenError::InUse(name("twice"))));
+    assert_eq!(place.entries().len(), 1, "no residue");
     drop(first);
     drop(place.open(options));
-    assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 0, "no residue");
+    assert_eq!(place.entries().len(), 0, "no residue");
 }
 
 /// Many openers of one name. Its last owner is dead, or gives it up at this moment.
@@ -180,8 +175,7 @@ fn a_port_is_opened_once() {
 fn exactly_one_of_several_racing_openers_wins_the_name() {
     const OPENERS: usize = 4;
     let place = PortDirectory::new();
-    let name: PortName = "race".parse().expect("a name");
-    let options = PortOptions { name: Some(name.clone()), ..place.options() };
+    let options = PortOptions { name: Some(name("race")), ..place.options() };
     let mut client = place.open(place.options());
     for round in 0..200 {
         let is_alive = round % 2 == 1;
@@ -205,7 +199,7 @@ fn exactly_one_of_several_racing_openers_wins_the_name() {
             let judge = |outcome: Result<Port, OpenError>| match outcome {
                 Ok(port) => Some(port),
                 Err(error) => {
-                    assert_eq!(error, OpenError::InUse(name.clone()));
+                    assert_eq!(error, OpenError::InUse(name("race")));
                     None
                 }
             };
@@ -298,11 +292,8 @@ fn only_dead_entries_are_removed_a_few_at_a_time() {
         !at(old).exists()
     });
     kept.push(fresh);
-    assert!(
-        kept.iter().all(|name| at(name).exists()),
-        "{:?}",
-        kept.iter().filter(|name| !at(name).exists()).collect::<Vec<_>>()
-    );
+    kept.retain(|name| !at(name).exists());
+    assert!(kept.is_empty(), "{kept:?} are gone");
     drop(living);
 }
 
@@ -354,12 +345,10 @@ fn ports_open_while_others_remove_too_much() {
 /// Answers everything. On demand it runs out of descriptors or of address space.
 fn starved(context: &mut Context) {
     let mut port =
-        Port::open(PortOptions { name: Some("starved".parse().expect("a name")), ..context.options() })
-            .expect("open");
-    let peer =
-        port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE).expect("connect");
+        Port::open(PortOptions { name: Some(name("starved")), ..context.options() }).expect("open");
+    let peer = port.connect(&address("rich"), MINUTE).expect("connect");
     context.tell("ready");
-    let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
+    let used = open_descriptors() as u64;
     let status = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages: u64 = status.split(' ').next().expect("a number").parse().expect("a number");
     let what: String = context.argument(0);
@@ -377,14 +366,10 @@ fn starved(context: &mut Context) {
         _ => None,
     })
     .collect();
-    let opened = Port::open(PortOptions {
-        name: Some("more".parse().expect("a name")),
-        geometry: large(),
-        ..context.options()
-    });
+    let name = Some(name("more"));
+    let opened = Port::open(PortOptions { name, geometry: large(), ..context.options() });
     context.tell(format!("{:?}", opened.err()));
-    let connected = port.connect(&Address::local("rich".parse::<PortName>().expect("a name")), MINUTE);
-    context.tell(format!("{:?}", connected.err()));
+    context.tell(format!("{:?}", port.connect(&address("rich"), MINUTE).err()));
     context.tell(format!("{:?}", port.heap(peer, 1 << 20, 512).err()));
     loop {
         match port.wait(None).expect("wait") {
@@ -397,12 +382,11 @@ fn starved(context: &mut Context) {
 
 /// Opens a port with no descriptor left, with one, with two, and so on until it succeeds. Reports each outcome.
 fn scarce(context: &mut Context) {
-    let used = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
-    let limit = Some(used + 32);
+    let limit = Some(open_descriptors() as u64 + 32);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("lower");
     let mut filler: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     loop {
-        match Port::open(PortOptions { name: Some("scarce".parse().expect("a name")), ..context.options() }) {
+        match Port::open(PortOptions { name: Some(name("scarce")), ..context.options() }) {
             Ok(_) => return context.tell(format!("{} left", filler.len())),
             Err(error) => context.tell(error),
         }
@@ -418,62 +402,69 @@ fn large() -> bywire::Geometry {
     bywire::Geometry { lanes, fragment_bytes: 4096 }
 }
 
-fn starve(what: &str) -> (PortDirectory, Port, bywire::Peer, Actor, Vec<String>) {
-    let place = PortDirectory::new();
-    let mut rich = place.open(PortOptions { name: Some("rich".parse().expect("a name")), ..place.options() });
-    let mut actor = Actor::start("starved", place.path(), &[what]);
-    let Some(Event::Connected(peer)) = rich.wait(Some(MINUTE)).expect("wait") else {
-        panic!("no connection")
-    };
-    actor.expect("ready");
-    // Runs this end meanwhile, so that the actor can connect once more, if it has what it needs.
-    let mut lines = Vec::new();
-    let answers = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            for _ in 0..3 {
-                lines.push(actor.hear().expect("an answer"));
-            }
-        });
-        while !reader.is_finished() {
-            rich.wait(Some(Duration::from_millis(1))).expect("wait");
-        }
-        reader.join()
-    });
-    answers.expect("three answers");
-    (place, rich, peer, actor, lines)
+/// A port, and its peer that has run out of something.
+struct Starved {
+    place: PortDirectory,
+    rich: Port,
+    peer: bywire::Peer,
+    _actor: Actor,
 }
 
-fn still_talks(rich: &mut Port, peer: bywire::Peer) {
-    for round in 0..100u8 {
-        rich.send(peer, Priority::Low, &[round; 20]).expect("room");
-        until(|| match rich.wait(Some(MINUTE)).expect("wait").expect("an answer") {
-            Event::Message(message) => {
-                assert_eq!(&message.payload[..], [round; 20]);
-                true
-            }
-            Event::Disconnected { peer: gone, reason } => {
-                assert_ne!(gone, peer, "{reason}");
-                false
-            }
-            _ => false,
-        });
+impl Starved {
+    /// Returns also the errors of three calls that the starved peer has made: to open, to connect, and for a heap.
+    fn new(what: &str) -> (Self, [String; 3]) {
+        let place = PortDirectory::new();
+        let mut rich = place.named("rich");
+        let mut actor = Actor::start("starved", place.path(), &[what]);
+        let Event::Connected(peer) = next(&mut rich) else { panic!("no connection") };
+        actor.expect("ready");
+        // Runs this end meanwhile, so that the actor can connect once more, if it has what it needs.
+        let (errors, _) = serve(&mut rich, || [(); 3].map(|()| actor.hear().expect("an answer")));
+        (Self { place, rich, peer, _actor: actor }, errors)
     }
+
+    fn still_talks(&mut self) {
+        for round in 0..100u8 {
+            self.rich.send(self.peer, Priority::Low, &[round; 20]).expect("room");
+            until(|| match next(&mut self.rich) {
+                Event::Message(message) => {
+                    assert_eq!(&message.payload[..], [round; 20]);
+                    true
+                }
+                Event::Disconnected { peer: gone, reason } => {
+                    assert_ne!(gone, self.peer, "{reason}");
+                    false
+                }
+                _ => false,
+            });
+        }
+    }
+
+    /// A stranger is told the reason, and does not delay the connected peers.
+    fn refuses_a_stranger(&mut self) {
+        let mut stranger = self.place.open(self.place.options());
+        let refused = stranger.connect(&address("starved"), MINUTE);
+        assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
+        self.still_talks();
+    }
+}
+
+/// The errors of all three calls for one cause.
+fn errors_of(cause: Errno) -> [String; 3] {
+    [
+        format!("{:?}", Some(OpenError::System(cause))),
+        format!("{:?}", Some(ConnectError::System(cause))),
+        format!("{:?}", Some(LendError::System(cause))),
+    ]
 }
 
 #[test]
 fn without_descriptors_calls_fail_and_connections_continue() {
-    let (place, mut rich, peer, _actor, lines) = starve("descriptors");
-    let mfile = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
-    assert_eq!(lines[0], mfile(&OpenError::System(Errno::MFILE)));
-    assert_eq!(lines[1], mfile(&ConnectError::System(Errno::MFILE)));
-    assert_eq!(lines[2], mfile(&LendError::System(Errno::MFILE)));
-    still_talks(&mut rich, peer);
-    // A stranger is told the reason, and does not delay the connected peers.
-    let mut stranger = place.open(place.options());
-    let refused = stranger.connect(&Address::local("starved".parse::<PortName>().expect("a name")), MINUTE);
-    assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
-    still_talks(&mut rich, peer);
-    assert!(!place.path().join("more.port").exists(), "a port that was not opened has no name");
+    let (mut starved, errors) = Starved::new("descriptors");
+    assert_eq!(errors, errors_of(Errno::MFILE));
+    starved.still_talks();
+    starved.refuses_a_stranger();
+    assert!(!starved.place.path().join("more.port").exists(), "a port that was not opened has no name");
 }
 
 /// Another runtime directory would not help, so the error must name the descriptors.
@@ -481,10 +472,7 @@ fn without_descriptors_calls_fail_and_connections_continue() {
 fn the_error_names_descriptors_whichever_one_is_missing() {
     let place = PortDirectory::new();
     let mut actor = Actor::start("scarce", place.path(), &[]);
-    let mut lines = Vec::new();
-    while let Some(line) = actor.hear() {
-        lines.push(line);
-    }
+    let mut lines: Vec<String> = std::iter::from_fn(|| actor.hear()).collect();
     let last = lines.pop().expect("an outcome");
     assert!(last.ends_with(" left"), "{last}");
     assert!(lines.len() > 4, "several descriptors are needed: {lines:?}");
@@ -496,24 +484,17 @@ fn the_error_names_descriptors_whichever_one_is_missing() {
 
 #[test]
 fn without_memory_calls_fail_and_connections_continue() {
-    let (place, mut rich, peer, _actor, lines) = starve("memory");
-    assert_eq!(lines[2], format!("Some({:?})", LendError::System(Errno::NOMEM)));
-    still_talks(&mut rich, peer);
-    drop(place);
+    let (mut starved, [_, _, heap]) = Starved::new("memory");
+    assert_eq!(heap, errors_of(Errno::NOMEM)[2]);
+    starved.still_talks();
 }
 
 /// Memory files count for the limit. A signal ends a process that makes a longer one.
 #[test]
 fn under_a_file_size_limit_calls_fail_and_a_client_ends_no_server() {
-    let (place, mut rich, peer, _actor, lines) = starve("files");
-    let fbig = |error: &dyn std::fmt::Debug| format!("Some({error:?})");
-    assert_eq!(lines[0], fbig(&OpenError::System(Errno::FBIG)));
-    assert_eq!(lines[1], fbig(&ConnectError::System(Errno::FBIG)));
-    assert_eq!(lines[2], fbig(&LendError::System(Errno::FBIG)));
+    let (mut starved, errors) = Starved::new("files");
+    assert_eq!(errors, errors_of(Errno::FBIG));
     assert!(OpenError::System(Errno::FBIG).to_string().contains("ulimit -f"), "it says what helps");
-    still_talks(&mut rich, peer);
-    let mut stranger = place.open(place.options());
-    let refused = stranger.connect(&Address::local("starved".parse::<PortName>().expect("a name")), MINUTE);
-    assert_eq!(refused, Err(ConnectError::Refused(Refusal::NoResources)));
-    still_talks(&mut rich, peer);
+    starved.still_talks();
+    starved.refuses_a_stranger();
 }

@@ -1,39 +1,25 @@
 //! Forked children: everything that they inherit is inert, and delays no notice of what the parent does.
 
-use std::time::Duration;
-
 use bywire::{
-    Address, Confirm, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortName,
-    PortOptions, Priority, SendError, WaitError,
+    Confirm, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortOptions, Priority,
+    SendError, WaitError,
 };
 use bywire_testing::actor::{Actor, Context, Role};
 use rustix::process::Signal;
 
-use crate::ports::{self, PortDirectory};
-
-const MINUTE: Duration = Duration::from_secs(60);
+use crate::ports::{MINUTE, PortDirectory, address, name, next, until};
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("parent", parent)];
 
-fn named(name: &str) -> Option<PortName> {
-    Some(name.parse().expect("a name"))
-}
-
-fn target() -> Address {
-    Address::local("target".parse::<PortName>().expect("a name"))
-}
-
 /// Opens a port, forks, and follows its orders. The child proves what it can and cannot do.
 fn parent(context: &mut Context) {
-    let mut port = Port::open(PortOptions { name: named("parent"), ..context.options() }).expect("open");
-    let peer = port.connect(&target(), MINUTE).expect("connect");
+    let mut port = Port::open(PortOptions { name: Some(name("parent")), ..context.options() }).expect("open");
+    let peer = port.connect(&address("target"), MINUTE).expect("connect");
     let heap = port.heap(peer, 4096, 4).expect("heap");
     let lent = loop {
-        match port.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Lent(lent)) => break lent,
-            Some(_) => {}
-            None => panic!("nothing was lent"),
+        if let Event::Lent(lent) = next(&mut port) {
+            break lent;
         }
     };
     assert_eq!(lent.to_vec(), [5; 64]);
@@ -53,8 +39,8 @@ fn parent(context: &mut Context) {
         match context.hear().as_deref() {
             Some("speak") => port.send(peer, Priority::Low, b"from the parent").expect("room"),
             Some("close") => break,
-            Some("gone") => match port.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Disconnected { reason, .. }) => context.tell(format!("{reason:?}")),
+            Some("gone") => match next(&mut port) {
+                Event::Disconnected { reason, .. } => context.tell(format!("{reason:?}")),
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
@@ -74,8 +60,8 @@ fn child(context: &mut Context, mut port: Port, peer: Peer, heap: bywire::Heap, 
         port.send_buffer(peer, Priority::Low, vec![1], Confirm::Copied).expect_err("inert").error,
         SendError::Forked
     );
-    assert_eq!(port.connect(&target(), MINUTE), Err(ConnectError::Forked));
-    assert_eq!(port.connect_start(&target()), Err(ConnectError::Forked));
+    assert_eq!(port.connect(&address("target"), MINUTE), Err(ConnectError::Forked));
+    assert_eq!(port.connect_start(&address("target")), Err(ConnectError::Forked));
     assert!(matches!(port.heap(peer, 64, 1), Err(LendError::Send(SendError::Forked))));
     assert!(!port.arm());
     assert_eq!(lent.read(0, &mut [0; 8]), 0, "the child has no such memory");
@@ -83,11 +69,11 @@ fn child(context: &mut Context, mut port: Port, peer: Peer, heap: bywire::Heap, 
         assert!(block.is_empty());
         assert!(block.first_mut().is_none());
     }
-    let taken = Port::open(PortOptions { name: named("parent"), ..context.options() });
+    let taken = Port::open(PortOptions { name: Some(name("parent")), ..context.options() });
     assert!(matches!(taken, Err(OpenError::InUse(_))), "the parent has it");
     // The child's own port. Its memory may lie where the parent's did.
-    let mut own = Port::open(PortOptions { name: named("child"), ..context.options() }).expect("open");
-    let to_target = own.connect(&target(), MINUTE).expect("connect");
+    let mut own = Port::open(PortOptions { name: Some(name("child")), ..context.options() }).expect("open");
+    let to_target = own.connect(&address("target"), MINUTE).expect("connect");
     let own_heap = own.heap(to_target, 4096, 4).expect("heap");
     drop((port, heap, lent));
     let mut block = own_heap.block().expect("free");
@@ -111,13 +97,9 @@ struct Family {
     to_child: Peer,
 }
 
-fn next(target: &mut Port) -> Event {
-    target.wait(Some(MINUTE)).expect("wait").expect("an event in a minute")
-}
-
 fn family() -> Family {
     let place = PortDirectory::new();
-    let mut target = place.open(PortOptions { name: named("target"), ..place.options() });
+    let mut target = place.named("target");
     let mut parent = Actor::start("parent", place.path(), &[]);
     let Event::Connected(to_parent) = next(&mut target) else { panic!("no connection") };
     let heap = target.heap(to_parent, 64, 1).expect("heap");
@@ -131,12 +113,20 @@ fn family() -> Family {
         other => panic!("{other:?}"),
     }
     assert_eq!(text(next(&mut target), to_child), "from the child");
-    assert_eq!(target.peer_info(to_child).expect("connected").port(), &named("child").expect("a name"));
+    assert_eq!(target.peer_info(to_child).expect("connected").port(), &name("child"));
     assert_ne!(
         target.peer_info(to_child).expect("connected").pid(),
         target.peer_info(to_parent).expect("connected").pid()
     );
     Family { place, target, parent, to_parent, to_child }
+}
+
+impl Family {
+    /// The child's own port goes on until it is told to end. The child leaves by `_exit` after it has dropped that port.
+    fn ends_with_the_child(&mut self) {
+        self.target.send(self.to_child, Priority::Low, b"end").expect("room");
+        assert_eq!(ended(next(&mut self.target), self.to_child), DisconnectReason::Closed);
+    }
 }
 
 fn text(event: Event, from: Peer) -> String {
@@ -159,16 +149,13 @@ fn ended(event: Event, from: Peer) -> DisconnectReason {
 #[test]
 fn a_childs_port_is_inert_and_its_end_leaves_the_parents_unaffected() {
     let mut family = family();
-    family.target.send(family.to_child, Priority::Low, b"end").expect("room");
-    // The child leaves by `_exit` after it has dropped its own port.
-    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
+    family.ends_with_the_child();
     assert!(family.place.path().join("parent.port").exists());
     assert!(!family.place.path().join("child.port").exists());
     family.parent.tell("speak");
     assert_eq!(text(next(&mut family.target), family.to_parent), "from the parent");
     let mut other = family.place.open(family.place.options());
-    let peer =
-        other.connect_start(&Address::local(named("parent").expect("a name"))).expect("it still listens");
+    let peer = other.connect_start(&address("parent")).expect("it still listens");
     other.disconnect(peer);
 }
 
@@ -177,7 +164,7 @@ fn a_childs_port_has_not_progressed_when_the_parents_last_poll_has() {
     let place = PortDirectory::new();
     let (mut port, peer, _other, _) = place.pair(&place.options());
     port.send_buffer(peer, Priority::Low, vec![1; 1 << 20], Confirm::Copied).expect("token");
-    ports::until(|| {
+    until(|| {
         port.poll();
         port.has_progressed()
     });
@@ -202,9 +189,8 @@ fn the_parents_death_is_detected_while_a_child_holds_its_sockets() {
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Died);
     family.parent.kill();
     // The child still holds the listening socket, but the name is free.
-    drop(family.place.open(PortOptions { name: named("parent"), ..family.place.options() }));
-    family.target.send(family.to_child, Priority::Low, b"end").expect("the child's own goes on");
-    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
+    drop(family.place.named("parent"));
+    family.ends_with_the_child();
 }
 
 #[test]
@@ -213,8 +199,7 @@ fn the_parents_close_is_detected_while_a_child_holds_its_sockets() {
     family.parent.tell("close");
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Closed);
     family.parent.expect("closed");
-    family.target.send(family.to_child, Priority::Low, b"end").expect("the child's own goes on");
-    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
+    family.ends_with_the_child();
 }
 
 #[test]
@@ -224,6 +209,5 @@ fn a_disconnected_peer_is_told_while_a_child_holds_the_socket() {
     assert_eq!(ended(next(&mut family.target), family.to_parent), DisconnectReason::Here);
     family.parent.tell("gone");
     family.parent.expect("Closed");
-    family.target.send(family.to_child, Priority::Low, b"end").expect("room");
-    assert_eq!(ended(next(&mut family.target), family.to_child), DisconnectReason::Closed);
+    family.ends_with_the_child();
 }

@@ -1,17 +1,14 @@
 //! Peers that make others use up memory or address space: each gets a bounded amount, and no message is lost.
 
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 use bywire::handshake::Packet;
 use bywire::{Admit, Confirm, DisconnectReason, Event, Geometry, Port, PortOptions, Priority};
 use bywire_ring::geometry::LaneName;
-use bywire_testing::here;
+use bywire_testing::here::{self, as_user};
 use bywire_testing::rogue::{ALL_SEALS, Inside, LENT, Rogue, sealed};
-use rustix::process::Uid;
 
-use crate::ports::{PortDirectory, meet, until};
+use crate::ports::{PortDirectory, meet, named, serve, until};
 
 /// Users without an entry in the user database.
 const ONE: u32 = 54_351;
@@ -74,35 +71,29 @@ fn is_taken(
 ) -> bool {
     let name = format!("rogue{}", kept.len());
     let memory = sealed(bytes, true, ALL_SEALS);
-    let mut answer = None;
-    let (rogue, inside) = std::thread::scope(|scope| {
-        let lending = scope.spawn(|| {
-            let user = Uid::from_raw(user);
-            rustix::thread::set_thread_res_uid(user, user, user).expect("root may be anybody");
-            let rogue = Rogue::new(place.path(), &name);
-            let mut inside = rogue.enter("victim").expect("let in");
-            for id in 0..heaps {
-                let heap = Packet::Heap { id, block_bytes: bytes, blocks: 1 }.to_bytes();
-                // The port may have ended the connection by now.
-                let _ = inside.socket.send(&heap, &[memory.as_fd()]);
-            }
-            rogue.push(&mut inside, LaneName::Low, LENT, &[u64::from(heaps) - 1, 0, 64]);
-            (rogue, inside)
-        });
-        until(|| {
-            match victim.wait(Some(Duration::from_millis(1))).expect("wait") {
-                Some(Event::Lent(_)) => answer = Some(true),
-                Some(Event::Disconnected { reason: DisconnectReason::Broken, .. }) => answer = Some(false),
-                Some(Event::Connected(_)) | None => {}
-                Some(other) => panic!("{other:?}"),
-            }
-            lending.is_finished() && answer.is_some()
-        });
-        lending.join().expect("lent")
-    });
-    drop(rogue);
+    let lend = || {
+        let rogue = Rogue::new(place.path(), &name);
+        let mut inside = rogue.enter("victim").expect("let in");
+        for id in 0..heaps {
+            let heap = Packet::Heap { id, block_bytes: bytes, blocks: 1 }.to_bytes();
+            // The port may have ended the connection by now.
+            let _ = inside.socket.send(&heap, &[memory.as_fd()]);
+        }
+        rogue.push(&mut inside, LaneName::Low, LENT, &[u64::from(heaps) - 1, 0, 64]);
+        (rogue, inside)
+    };
+    let ((_rogue, inside), mut events) = serve(victim, || as_user(user, lend));
     kept.push(inside);
-    answer == Some(true)
+    until(|| {
+        let is_taken = events.drain(..).find_map(|event| match event {
+            Event::Lent(_) => Some(true),
+            Event::Disconnected { reason: DisconnectReason::Broken, .. } => Some(false),
+            Event::Connected(_) => None,
+            other => panic!("{other:?}"),
+        });
+        events.extend(victim.poll());
+        is_taken
+    })
 }
 
 #[test]
@@ -110,14 +101,9 @@ fn the_heaps_of_another_user_are_bounded_over_all_its_peers() {
     if !here::is_root() {
         return;
     }
-    let place = PortDirectory::new();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
-    let mut victim = place.open(PortOptions {
-        name: Some("victim".parse().expect("a name")),
-        admit: Admit::Everyone,
-        borrow_bytes_max: 4 << 20,
-        ..place.options()
-    });
+    let place = PortDirectory::shared();
+    let mut victim =
+        place.open(PortOptions { admit: Admit::Everyone, borrow_bytes_max: 4 << 20, ..named("victim") });
     let mut kept = Vec::new();
     let mut is_taken = |user, heaps, bytes| is_taken(&mut victim, &place, user, heaps, bytes, &mut kept);
     assert!(is_taken(ONE, 1, 2 << 20) && is_taken(ONE, 1, 2 << 20));

@@ -7,23 +7,19 @@ use std::time::{Duration, Instant};
 
 use bywire::handshake::Packet;
 use bywire::{
-    Address, Confirm, ConnectError, DisconnectReason, Event, Key, Peer, Port, PortName, PortOptions,
-    Priority, Refusal, Rights,
+    Confirm, ConnectError, DisconnectReason, Event, Key, Peer, Port, PortOptions, Priority, Refusal, Rights,
 };
 use bywire_ring::geometry::LaneName;
 use bywire_ring::header::{BULK, CHECKED, Header, PROMPT};
 use bywire_ring::memory::Memory;
-use bywire_sys::memory::Mapping;
 use bywire_testing::actor::{Actor, Context, Role};
-use bywire_testing::rogue::{
-    self, ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, introduce, sealed,
-};
+use bywire_testing::draw::Random;
+use bywire_testing::rogue::{self, ALL_SEALS, DATAGRAM, Inside, LENT, MESSAGE, Rogue, answer, sealed};
 use bywire_testing::{Tier, alone};
 use rustix::fs::SealFlags;
 
-use crate::ports::{PortDirectory, meet, until};
-
-const MINUTE: Duration = Duration::from_secs(60);
+use crate::attacked::{Attacked, connect_to_rogue};
+use crate::ports::{MINUTE, PortDirectory, address, meet, name, named, until, until_ended};
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] =
@@ -31,7 +27,7 @@ pub const ROLES: &[Role] =
 
 /// Opens a port and does nothing.
 fn holder(context: &mut Context) {
-    let _port = Port::open(PortOptions { name: Some("held".parse().expect("a name")), ..context.options() });
+    let _port = Port::open(PortOptions { name: Some(name("held")), ..context.options() });
     context.tell("ready");
     context.hear();
 }
@@ -45,8 +41,7 @@ fn mover(context: &mut Context) {
     for _ in 0..120 {
         inside.socket.send(&Packet::Wake.to_bytes(), &[]).expect("room");
     }
-    let area = Rogue::offer_bulk(&inside);
-    assert!(rogue.move_bulk(&mut inside, area));
+    rogue.move_to_bulk(&mut inside);
     rogue.push_low(&mut inside, MESSAGE, &[], &[5; 20_000]);
     context.tell("ready");
     context.hear();
@@ -54,38 +49,32 @@ fn mover(context: &mut Context) {
 
 #[test]
 fn the_last_packet_of_a_peer_is_read_after_any_number_of_others() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
-    let mut mover = Actor::start("mover", place.path(), &[]);
-    live(&mut victim, || mover.expect("inside"));
+    let mut fixture = Attacked::new();
+    let mut mover = Actor::start("mover", fixture.place.path(), &[]);
+    fixture.serve(|| mover.expect("inside"));
     mover.tell("go");
     mover.expect("ready");
     mover.kill();
     let mut messages = 0;
-    until(|| match victim.poll() {
-        Some(Event::Message(message)) => {
+    let (_, reason) = until_ended(&mut fixture.victim, |_, event| match event {
+        Event::Message(message) => {
             assert!(message.payload[..] == [5; 20_000]);
             messages += 1;
-            false
         }
-        Some(Event::Disconnected { reason, .. }) => {
-            assert_eq!(reason, DisconnectReason::Died);
-            true
-        }
-        Some(Event::Connected(_)) | None => false,
-        Some(other) => panic!("{other:?}"),
+        Event::Connected(_) => {}
+        other => panic!("{other:?}"),
     });
-    assert_eq!(messages, 1);
+    assert_eq!((reason, messages), (DisconnectReason::Died, 1));
 }
 
 /// A peer that has said good-bye may go on filling its ring, but only the records of one full ring are taken.
 #[test]
 fn a_peer_that_writes_after_its_goodbye_is_read_for_a_bounded_time() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
+    let mut fixture = Attacked::new();
     for _ in 0..20 {
-        let rogue = Rogue::new(place.path(), "rogue");
-        let (inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+        let rogue = fixture.rogue();
+        let (inside, _) = fixture.let_in(&rogue);
+        let victim = &mut fixture.victim;
         // After `arm` the next poll begins with the sockets.
         while !victim.arm() {
             victim.poll();
@@ -114,19 +103,12 @@ fn a_peer_that_writes_after_its_goodbye_is_read_for_a_bounded_time() {
             });
             until(|| rounds.load(Ordering::Relaxed) > 10);
             let mut messages = 0;
-            until(|| match victim.poll() {
-                Some(Event::Message(_)) => {
-                    messages += 1;
-                    false
-                }
-                Some(Event::Disconnected { reason, .. }) => {
-                    assert_eq!(reason, DisconnectReason::Closed);
-                    true
-                }
-                None => false,
-                Some(other) => panic!("{other:?}"),
+            let (_, reason) = until_ended(victim, |_, event| {
+                assert!(matches!(event, Event::Message(_)), "{event:?}");
+                messages += 1;
             });
             is_over.store(true, Ordering::Relaxed);
+            assert_eq!(reason, DisconnectReason::Closed);
             assert_eq!(messages, capacity, "what was there, and no more");
         });
     }
@@ -135,7 +117,6 @@ fn a_peer_that_writes_after_its_goodbye_is_read_for_a_bounded_time() {
 /// The sender is told the longest message. A sender that ignores it ends its own connection.
 #[test]
 fn messages_above_the_ports_maximum_are_refused() {
-    let place = PortDirectory::new();
     for (max, kind, lane, length) in [
         (40, MESSAGE, LaneName::High, 48),
         (40, MESSAGE, LaneName::Low, 48),
@@ -145,14 +126,10 @@ fn messages_above_the_ports_maximum_are_refused() {
         (1000, DATAGRAM, LaneName::Low, 1008),
         (0, MESSAGE, LaneName::Low, 8),
     ] {
-        let mut victim = victim(&place, PortOptions { message_bytes_max: max, ..place.options() });
-        let mut other = place.open(place.options());
-        let (to_victim, to_other) = meet(&mut other, &mut victim);
-        let rogue = Rogue::new(place.path(), "rogue");
-        let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
-        let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
-        let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
-        inside.socket.send(&heap, &[file.as_fd()]).expect("room");
+        let mut fixture = Attacked::with(PortOptions { message_bytes_max: max, ..PortOptions::default() });
+        let rogue = fixture.rogue();
+        let (mut inside, _) = fixture.let_in(&rogue);
+        Rogue::offer_heap(&inside, 2);
         let mut push = |length: u64, block: u64| match kind {
             LENT => drop(rogue.push(&mut inside, lane, LENT, &[0, block, length])),
             _ if length > 56 => rogue.push_low(&mut inside, kind, &[], &vec![7; length as usize]),
@@ -161,22 +138,15 @@ fn messages_above_the_ports_maximum_are_refused() {
         // The longest message, then a longer one.
         push(max, 0);
         push(length, 1);
-        let mut taken = 0;
-        until(|| match victim.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Message(_) | Event::Datagram(_) | Event::Lent(_)) => {
-                taken += 1;
-                false
-            }
-            Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, DisconnectReason::Broken);
-                true
-            }
-            Some(Event::Connected(_)) => false,
+        let (what, mut taken) = (format!("kind {kind}, {length} bytes where {max} are taken"), 0);
+        fixture.until_broken(&what, |event| match event {
+            Event::Message(_) | Event::Datagram(_) | Event::Lent(_) => taken += 1,
+            Event::Connected(_) => {}
             other => panic!("{other:?}"),
         });
-        assert_eq!(taken, 1, "kind {kind}, {length} bytes where {max} are taken");
+        assert_eq!(taken, 1, "{what}");
         if max >= 4 {
-            talk(&mut victim, to_other, &mut other, to_victim);
+            fixture.is_undisturbed();
         }
     }
 }
@@ -185,45 +155,38 @@ fn messages_above_the_ports_maximum_are_refused() {
 /// with small messages.
 #[test]
 fn a_short_message_in_the_form_of_a_long_one_takes_no_posted_buffer() {
-    let place = PortDirectory::new();
     let fragment = u64::from(PortOptions::default().geometry.fragment_bytes);
     for (total, is_taken) in [(8, false), (56, false), (fragment, false), (fragment + 1, true)] {
-        let mut victim = victim(&place, place.options());
-        victim.post_receive(Priority::Low, vec![0; 8192]).expect("posted");
-        let rogue = Rogue::new(place.path(), "rogue");
-        let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
+        let mut fixture = Attacked::new();
+        fixture.victim.post_receive(Priority::Low, vec![0; 8192]).expect("posted");
+        let rogue = fixture.rogue();
+        let (mut inside, _) = fixture.let_in(&rogue);
         let first = total.min(fragment);
         rogue.push_low(&mut inside, rogue::FIRST, &[total], &vec![7; first as usize]);
         if total > first {
             rogue.push_low(&mut inside, rogue::NEXT, &[0], &vec![7; (total - first) as usize]);
         }
-        let mut taken = None;
-        until(|| {
-            match victim.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Message(message)) => taken = Some(message.payload.len() as u64 == total),
-                Some(Event::Disconnected { reason, .. }) => {
-                    assert_eq!(reason, DisconnectReason::Broken);
-                    taken = Some(false);
-                }
-                _ => {}
-            }
-            taken.is_some()
+        let taken = until(|| match fixture.victim.poll()? {
+            Event::Message(message) => Some(Ok(message.payload.len() as u64)),
+            Event::Disconnected { reason, .. } => Some(Err(reason)),
+            _ => None,
         });
-        assert_eq!(taken, Some(is_taken), "{total} bytes");
+        let expected = if is_taken { Ok(total) } else { Err(DisconnectReason::Broken) };
+        assert_eq!(taken, expected, "{total} bytes");
     }
 }
 
 /// Keys are random, and guesses are counted. A key that was valid once is no guess.
 #[test]
 fn a_peer_that_guesses_keys_is_disconnected_and_one_with_old_keys_is_not() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
+    let mut fixture = Attacked::new();
+    let rogue = fixture.rogue();
+    let (mut inside, _) = fixture.let_in(&rogue);
+    let victim = &mut fixture.victim;
     let revoked = victim.register(vec![0; 64], Rights { read: true, write: true }).expect("region");
     victim.revoke(revoked).expect("ours");
     let good = victim.register(vec![0; 64], Rights { read: false, write: false }).expect("region");
-    let rogue = Rogue::new(place.path(), "rogue");
-    let (mut inside, _) = live(&mut victim, || rogue.enter("victim").expect("let in"));
-    let mut attempt = |victim: &mut Port, key: u64, is_put: bool| {
+    let mut attempt = |key: u64, is_put: bool| {
         let push = |inside: &mut Inside| match is_put {
             true => {
                 let producer = &mut inside.producers[LaneName::Low as usize];
@@ -238,50 +201,23 @@ fn a_peer_that_guesses_keys_is_disconnected_and_one_with_old_keys_is_not() {
         }
     };
     for round in 0..5000 {
-        attempt(&mut victim, revoked.0, round % 2 == 0);
+        attempt(revoked.0, round % 2 == 0);
         // Without the right, or out of range: the key is known all the same.
-        attempt(&mut victim, good.0, round % 2 == 0);
+        attempt(good.0, round % 2 == 0);
     }
     for guess in 0..1024u64 {
-        attempt(&mut victim, guess << 20 | 7, guess % 2 == 0);
+        attempt(guess << 20 | 7, guess % 2 == 0);
     }
-    (0..100_000).for_each(|_| assert!(victim.poll().is_none()));
-    attempt(&mut victim, u64::MAX, false);
-    until(|| match victim.poll() {
-        Some(Event::Disconnected { reason, .. }) => {
-            assert_eq!(reason, DisconnectReason::Broken);
-            true
-        }
-        None => false,
-        Some(other) => panic!("{other:?}"),
-    });
-}
-
-fn victim(place: &PortDirectory, options: PortOptions) -> Port {
-    place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..options })
-}
-
-/// Runs a victim while a rogue acts on its own thread. Returns the rogue's result and the victim's events.
-fn live<T: Send>(victim: &mut Port, rogue: impl FnOnce() -> T + Send) -> (T, Vec<Event>) {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(rogue);
-        let mut events = Vec::new();
-        until(|| {
-            events.extend(victim.wait(Some(Duration::from_millis(1))).expect("wait"));
-            thread.is_finished()
-        });
-        (thread.join().expect("the rogue"), events)
-    })
+    (0..100_000).for_each(|_| assert!(fixture.victim.poll().is_none()));
+    rogue.push(&mut inside, LaneName::Low, rogue::GET, &[u64::MAX, 0, 8, 9]);
+    fixture.until_broken("one guess too many", |event| panic!("{event:?}"));
 }
 
 #[test]
 fn invalid_introductions_are_refused_with_the_right_reason() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
-    let mut other = place.open(place.options());
-    let (to_victim, to_other) = meet(&mut other, &mut victim);
-    let rogue = Rogue::new(place.path(), "rogue");
-    let hello = Packet::Hello(rogue.introduction()).to_bytes();
+    let mut fixture = Attacked::new();
+    let rogue = fixture.rogue();
+    let hello = rogue.hello();
     let length = rogue.geometry.segment_bytes() as u64;
     let (_reader, writer) = rustix::pipe::pipe().expect("pipe");
     let null = std::fs::File::open("/dev/null").expect("open");
@@ -289,12 +225,14 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
     let [good, page, doorbell] = rogue.offer();
     let mut other_version = hello.clone();
     other_version[4] ^= 0x55;
-    let mut claims = rogue.introduction();
-    let mut holder = Actor::start("holder", place.path(), &[]);
+    let mut holder = Actor::start("holder", fixture.place.path(), &[]);
     holder.expect("ready");
-    claims.port = "held".parse().expect("a name");
-    let mut nobody = rogue.introduction();
-    nobody.port = "nobody".parse().expect("a name");
+    let of_port = |text| {
+        let mut introduction = rogue.introduction();
+        introduction.port = name(text);
+        Packet::Hello(introduction).to_bytes()
+    };
+    let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes();
     let files = [
         sealed(length, true, SealFlags::empty()),
         sealed(length, true, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL),
@@ -306,96 +244,60 @@ fn invalid_introductions_are_refused_with_the_right_reason() {
         // Costs the rogue nothing: filling it would be at the victim's cost.
         sealed(length, false, ALL_SEALS),
     ];
+    let all = vec![good, page, doorbell];
     let mut cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>, Refusal)> = vec![
-        ("another version", other_version, vec![good, page, doorbell], Refusal::Version),
+        ("another version", other_version, all.clone(), Refusal::Version),
         ("nonsense", b"GET / HTTP/1.1".to_vec(), vec![], Refusal::BadOffer),
-        ("half a packet", hello[..20].to_vec(), vec![good, page, doorbell], Refusal::BadOffer),
+        ("half a packet", hello[..20].to_vec(), all.clone(), Refusal::BadOffer),
         ("good-bye first", Packet::Goodbye.to_bytes(), vec![], Refusal::BadOffer),
-        (
-            "a heap first",
-            Packet::Heap { id: 0, block_bytes: 64, blocks: 1 }.to_bytes(),
-            vec![good],
-            Refusal::BadOffer,
-        ),
+        ("a heap first", heap, vec![good], Refusal::BadOffer),
         ("no memory", hello.clone(), vec![], Refusal::BadOffer),
         ("too little memory", hello.clone(), vec![good, page], Refusal::BadOffer),
         ("no pipe", hello.clone(), vec![good, page, null.as_fd()], Refusal::BadOffer),
         ("a directory for a page", hello.clone(), vec![good, directory.as_fd(), doorbell], Refusal::BadOffer),
         ("a pipe for a segment", hello.clone(), vec![writer.as_fd(), page, doorbell], Refusal::BadOffer),
         ("the page as the segment", hello.clone(), vec![page, page, doorbell], Refusal::BadOffer),
-        ("another's name", Packet::Hello(claims).to_bytes(), vec![good, page, doorbell], Refusal::Unverified),
-        (
-            "a name that nobody has",
-            Packet::Hello(nobody).to_bytes(),
-            vec![good, page, doorbell],
-            Refusal::Unverified,
-        ),
+        ("another's name", of_port("held"), all.clone(), Refusal::Unverified),
+        ("a name that nobody has", of_port("nobody"), all, Refusal::Unverified),
     ];
     for file in &files {
         cases.push(("a bad segment", hello.clone(), vec![file.as_fd(), page, doorbell], Refusal::BadOffer));
     }
     for (name, packet, descriptors, refusal) in cases {
-        let socket = rogue.connect("victim");
-        let (answered, events) = live(&mut victim, || {
-            introduce(&socket, &packet, &descriptors);
-            answer(&socket)
-        });
-        assert_eq!(answered.map(|(packet, _)| packet), Some(Packet::Refuse(refusal)), "{name}");
+        let (answered, events) =
+            fixture.serve(|| answer(&rogue.approach("victim", &packet, &descriptors)).map(|answer| answer.0));
+        assert_eq!(answered, Some(Packet::Refuse(refusal)), "{name}");
         assert!(events.is_empty(), "{name}: {events:?}");
     }
     let spent = rustix::fs::fstat(&files[7]).expect("stat").st_blocks;
     assert_eq!(spent, 0, "the victim filled the rogue's memory");
     // More descriptors than any of our packets has, and none.
     for _ in 0..100 {
-        let socket = rogue.connect("victim");
-        let many = [null.as_fd(); 3];
-        let _ = socket.send(b"x", &many);
+        let _ = rogue.connect("victim").send(b"x", &[null.as_fd(); 3]);
         drop(rogue.connect("victim"));
     }
-    talk(&mut victim, to_other, &mut other, to_victim);
+    fixture.is_undisturbed();
     // A rogue with an honest handshake is let in, once the descriptors that it sent before are closed.
-    until(|| match live(&mut victim, || rogue.enter("victim").map(|_| ())) {
-        (Err(Refusal::NoResources), _) => false,
-        (entered, _) => {
+    until(|| match fixture.serve(|| rogue.enter("victim").map(drop)).0 {
+        Err(Refusal::NoResources) => false,
+        entered => {
             assert_eq!(entered, Ok(()));
             true
         }
     });
 }
 
-fn talk(a: &mut Port, to_b: Peer, b: &mut Port, to_a: Peer) {
-    for round in 0..50u32 {
-        a.send(to_b, Priority::Low, &round.to_ne_bytes()).expect("room");
-        assert_eq!(&message(b, a).payload[..], round.to_ne_bytes());
-        b.send(to_a, Priority::High, &round.to_ne_bytes()).expect("room");
-        assert_eq!(&message(a, b).payload[..], round.to_ne_bytes());
-    }
-}
-
-fn message(at: &mut Port, other: &mut Port) -> bywire::Message {
-    let mut found = None;
-    until(|| {
-        other.poll();
-        if let Some(Event::Message(message)) = at.poll() {
-            found = Some(message);
-        }
-        found.is_some()
-    });
-    found.expect("found")
-}
-
 /// Strangers that connect and send nothing keep a place only until other peers want it.
 #[test]
 fn stalled_handshakes_exclude_nobody() {
     let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
+    let mut victim = place.named("victim");
     let rogue = Rogue::new(place.path(), "rogue");
     let frozen: Vec<_> = (0..500).map(|_| rogue.connect("victim")).collect();
     let mut honest = place.open(place.options());
-    let address = Address::local("victim".parse::<PortName>().expect("a name"));
-    let (peer, _) = live(&mut victim, || honest.connect(&address, MINUTE).expect("served"));
-    let (to_honest, _) = (victim.peers().next().expect("one"), frozen);
-    talk(&mut victim, to_honest, &mut honest, peer);
+    let (to_victim, to_honest) = meet(&mut honest, &mut victim);
+    Attacked { place, victim, honest, to_honest, to_victim }.is_undisturbed();
+    drop(frozen);
 }
 
 /// The connecting side checks as much as the accepting one.
@@ -404,133 +306,86 @@ fn bad_answers_to_an_introduction_end_in_a_typed_error() {
     let place = PortDirectory::new();
     let mut port = place.open(place.options());
     let rogue = Rogue::new(place.path(), "rogue");
-    let address = Address::local(rogue.name.clone());
-    let welcome = Packet::Welcome(rogue.introduction()).to_bytes();
-    let mut other_version = Packet::Refuse(Refusal::Version).to_bytes();
+    let refuse = |refusal| Some(Packet::Refuse(refusal).to_bytes());
+    let mut other_version = refuse(Refusal::Version).expect("a packet");
     other_version[4] ^= 0x55;
     let mut other_name = rogue.introduction();
-    other_name.port = "somebody".parse().expect("a name");
+    other_name.port = name("somebody");
     let other_name = Packet::Welcome(other_name).to_bytes();
-    let closed = ConnectError::Refused(Refusal::Closed);
-    let bad = ConnectError::Refused(Refusal::BadOffer);
-    for (name, packet, with_files, expected) in [
+    let refused = ConnectError::Refused;
+    for (what, packet, with_files, expected) in [
         ("silence", None, false, ConnectError::TimedOut),
-        ("another version", Some(other_version), false, ConnectError::Refused(Refusal::Version)),
-        (
-            "a refusal",
-            Some(Packet::Refuse(Refusal::TooManyPeers).to_bytes()),
-            false,
-            ConnectError::Refused(Refusal::TooManyPeers),
-        ),
-        (
-            "not admitted",
-            Some(Packet::Refuse(Refusal::NotAdmitted).to_bytes()),
-            false,
-            ConnectError::NotAdmitted,
-        ),
-        ("nonsense", Some(b"nonsense".to_vec()), false, closed),
-        ("a hello", Some(Packet::Hello(rogue.introduction()).to_bytes()), true, closed),
-        ("no memory", Some(welcome.clone()), false, bad),
-        ("another name", Some(other_name), true, ConnectError::Refused(Refusal::Unverified)),
+        ("another version", Some(other_version), false, refused(Refusal::Version)),
+        ("a refusal", refuse(Refusal::TooManyPeers), false, refused(Refusal::TooManyPeers)),
+        ("not admitted", refuse(Refusal::NotAdmitted), false, ConnectError::NotAdmitted),
+        ("nonsense", Some(b"nonsense".to_vec()), false, refused(Refusal::Closed)),
+        ("a hello", Some(rogue.hello()), true, refused(Refusal::Closed)),
+        ("no memory", Some(rogue.welcome()), false, refused(Refusal::BadOffer)),
+        ("another name", Some(other_name), true, refused(Refusal::Unverified)),
     ] {
         let timeout = if packet.is_none() { Duration::from_millis(50) } else { MINUTE };
-        let outcome = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| port.connect(&address, timeout));
-            let mut socket = None;
-            until(|| {
-                socket = rogue.listener.accept().expect("accept");
-                socket.is_some()
-            });
-            if let (Some(socket), Some(packet)) = (&socket, &packet) {
+        let outcome = connect_to_rogue(&mut port, &rogue, timeout, |caller| {
+            if let Some(packet) = &packet {
                 let files = rogue.offer();
-                socket.send(packet, if with_files { &files } else { &[] }).expect("send");
+                caller.send(packet, if with_files { &files } else { &[] }).expect("send");
             }
-            thread.join().expect("no panic")
         });
-        assert_eq!(outcome, Err(expected), "{name}");
+        assert_eq!(outcome, Err(expected), "{what}");
     }
 }
 
 #[test]
 fn a_sparse_or_oversized_heap_has_no_cost_for_the_borrower() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
+    let mut fixture = Attacked::new();
     for (block_bytes, blocks) in [(1u64 << 20, 256u32), (1 << 30, 64), (1 << 30, 1024), (u64::MAX, u32::MAX)]
     {
         let length = (block_bytes as u128 * u128::from(blocks)).min(1 << 36) as u64;
         let heap = sealed(length, false, ALL_SEALS);
-        let rogue = Rogue::new(place.path(), "rogue");
-        let (_, events) = live(&mut victim, || {
-            let inside = rogue.enter("victim").expect("let in");
-            let offer = Packet::Heap { id: 0, block_bytes, blocks }.to_bytes();
-            inside.socket.send(&offer, &[heap.as_fd()]).expect("send");
-            until(|| inside.is_over());
-        });
-        assert!(
-            matches!(events.last(), Some(Event::Disconnected { reason: DisconnectReason::Broken, .. })),
-            "{events:?}"
-        );
+        let rogue = fixture.rogue();
+        let (inside, _) = fixture.let_in(&rogue);
+        let offer = Packet::Heap { id: 0, block_bytes, blocks }.to_bytes();
+        inside.socket.send(&offer, &[heap.as_fd()]).expect("send");
+        fixture.until_broken("a heap", |event| panic!("{event:?}"));
+        fixture.until_over(&inside.socket);
         assert_eq!(rustix::fs::fstat(&heap).expect("stat").st_blocks, 0, "the victim filled it");
     }
-}
-
-/// Lets the rogue in, with a heap of one block to lend from.
-fn enter_with_heap(rogue: &Rogue, victim: &mut Port) -> Inside {
-    let mut inside = None;
-    live(victim, || inside = rogue.enter("victim").ok());
-    let inside: Inside = inside.expect("let in");
-    let (_heap, file) = Mapping::create("rogue", 4096).expect("memory");
-    let heap = Packet::Heap { id: 0, block_bytes: 64, blocks: 1 };
-    inside.socket.send(&heap.to_bytes(), &[file.as_fd()]).expect("send");
-    inside
 }
 
 /// A block may be lent again only after its return has gone out. Otherwise answers would pile up without a bound.
 #[test]
 fn a_lender_that_reads_no_answers_gets_a_bounded_number() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
-    let rogue = Rogue::new(place.path(), "rogue");
-    let mut inside = enter_with_heap(&rogue, &mut victim);
-    let (mut lent, mut over) = (0u32, false);
+    let mut fixture = Attacked::new();
+    let rogue = fixture.rogue();
+    let (mut inside, _) = fixture.let_in(&rogue);
+    Rogue::offer_heap(&inside, 1);
     // More returns than fit in the reply lane, one block at a time.
-    while lent < 1000 && !over {
-        rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
-        until(|| match victim.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Lent(block)) => {
-                drop(block);
-                lent += 1;
-                true
-            }
-            Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, DisconnectReason::Broken);
-                over = true;
-                true
-            }
-            Some(Event::Connected(_)) => false,
-            other => panic!("{other:?}"),
-        });
-    }
-    assert!(over, "{lent} returns of one block wait for a lender that never takes one");
+    let mut lent = 0u32;
+    rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
+    fixture.until_broken("too many returns", |event| match event {
+        Event::Lent(block) => {
+            drop(block);
+            lent += 1;
+            assert!(lent < 1000, "{lent} returns of one block wait for a lender that never takes one");
+            rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
+        }
+        other => panic!("{other:?}"),
+    });
 }
 
 /// A peer must not be able to delay the borrower's threads, not even by the doorbell that it may ring.
 #[test]
 fn a_blocked_doorbell_does_not_delay_the_return_of_a_block() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
-    let rogue = Rogue::new(place.path(), "rogue");
-    let mut inside = enter_with_heap(&rogue, &mut victim);
+    let mut fixture = Attacked::new();
+    let rogue = fixture.rogue();
+    let (mut inside, _) = fixture.let_in(&rogue);
+    Rogue::offer_heap(&inside, 1);
     rogue.push(&mut inside, LaneName::Low, LENT, &[0, 0, 64]);
-    let mut lent = None;
-    until(|| {
-        if let Some(Event::Lent(block)) = victim.wait(Some(MINUTE)).expect("wait") {
-            lent = Some(block);
-        }
-        lent.is_some()
+    let lent = until(|| match fixture.victim.poll()? {
+        Event::Lent(block) => Some(block),
+        _ => None,
     });
-    while !victim.arm() {
-        victim.poll();
+    while !fixture.victim.arm() {
+        fixture.victim.poll();
     }
     // Now the port counts as asleep, and its doorbell is full and would block.
     while rustix::io::write(&inside.victim_doorbell, &[0; 4096]).is_ok() {}
@@ -555,11 +410,8 @@ fn descriptors_that_never_close_delay_nobody() {
         let done = own.output().expect("run");
         return assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, place.options());
-    let mut other = place.open(place.options());
-    let (to_victim, to_other) = meet(&mut other, &mut victim);
-    let rogue = Rogue::new(place.path(), "rogue");
+    let mut fixture = Attacked::new();
+    let rogue = fixture.rogue();
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut silent = Vec::new();
     for _ in 0..300 {
@@ -572,8 +424,7 @@ fn descriptors_that_never_close_delay_nobody() {
             socket.send(b"nonsense", &[stream.as_fd()]).expect("send");
             // The last copy is the victim's.
             drop(stream);
-            let (refused, _) = live(&mut victim, || answer(&socket));
-            match refused.map(|(packet, _)| packet) {
+            match fixture.serve(|| answer(&socket)).0.map(|(packet, _)| packet) {
                 Some(Packet::Refuse(Refusal::NoResources)) => false,
                 refused => {
                     assert_eq!(refused, Some(Packet::Refuse(Refusal::BadOffer)));
@@ -582,7 +433,7 @@ fn descriptors_that_never_close_delay_nobody() {
             }
         });
     }
-    talk(&mut victim, to_other, &mut other, to_victim);
+    fixture.is_undisturbed();
     drop(silent);
 }
 
@@ -597,37 +448,13 @@ fn linger(stream: &TcpStream) {
 /// With the check on, a message without a check is not taken.
 #[test]
 fn a_message_without_its_checksum_is_refused_if_checksums_are_agreed() {
-    let place = PortDirectory::new();
-    let mut victim = victim(&place, PortOptions { integrity: true, ..place.options() });
-    let rogue = Rogue::new(place.path(), "rogue");
-    let (_, events) = live(&mut victim, || {
-        let mut inside = rogue.enter("victim").expect("let in");
-        rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
-        until(|| inside.is_over());
-    });
-    assert!(
-        matches!(
-            events[..],
-            [Event::Connected(_), Event::Disconnected { reason: DisconnectReason::Corrupted, .. }]
-        ),
-        "{events:?}"
-    );
-}
-
-/// Pseudo-random numbers, the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.word() % below
-    }
-
-    fn word(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
+    let mut fixture = Attacked::with(PortOptions { integrity: true, ..PortOptions::default() });
+    let rogue = fixture.rogue();
+    let (mut inside, _) = fixture.let_in(&rogue);
+    rogue.push(&mut inside, LaneName::Low, MESSAGE, &[7]);
+    let (_, reason) = until_ended(&mut fixture.victim, |_, event| panic!("{event:?}"));
+    assert_eq!(reason, DisconnectReason::Corrupted);
+    fixture.until_over(&inside.socket);
 }
 
 /// Writes random data, some of it well-formed, into all of its memory, until told to stop.
@@ -637,25 +464,25 @@ fn scribbler(context: &mut Context) {
     let directory = context.directory.clone();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed << 32 | 1);
+        let mut random = Random(seed);
         let is_over = &is_over;
         let worker = scope.spawn(move || {
             let (mut entered, mut records) = (0u64, 0u64);
             while !is_over.load(Ordering::Relaxed) {
                 let mut rogue = Rogue::new(&directory, &format!("rogue{seed}"));
-                if random.draw(4) == 0 {
+                if random.below(4) == 0 {
                     nonsense(&rogue, &mut random);
                 }
                 let Ok(mut inside) = rogue.enter("victim") else { continue };
                 entered += 1;
-                if random.draw(2) == 0 {
+                if random.below(2) == 0 {
                     let area = Rogue::offer_bulk(&inside);
                     rogue.move_bulk(&mut inside, area);
                 }
                 let file = sealed(4096, true, ALL_SEALS);
                 let offer = Packet::Heap { id: 0, block_bytes: 64, blocks: 2 }.to_bytes();
                 let _ = inside.socket.send(&offer, &[file.as_fd()]);
-                let wild = random.draw(4);
+                let wild = random.below(4);
                 while !is_over.load(Ordering::Relaxed) && !inside.is_over() {
                     records += misbehave(&rogue, &mut inside, &mut random, (wild, key));
                 }
@@ -673,37 +500,37 @@ fn scribbler(context: &mut Context) {
 /// A handshake of random data.
 fn nonsense(rogue: &Rogue, random: &mut Random) {
     let socket = rogue.connect("victim");
-    let mut packet = Packet::Hello(rogue.introduction()).to_bytes();
-    for _ in 0..random.draw(4) {
-        let place = random.draw(packet.len() as u64) as usize;
-        packet[place] = random.word() as u8;
+    let mut packet = rogue.hello();
+    for _ in 0..random.below(4) {
+        let place = random.below(packet.len());
+        packet[place] = random.next() as u8;
     }
-    let _ = socket.send(&packet, &rogue.offer()[..random.draw(4) as usize]);
+    let _ = socket.send(&packet, &rogue.offer()[..random.below(4)]);
 }
 
 /// A few dozen random acts. Returns how many well-formed records were published.
-fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key): (u64, u64)) -> u64 {
+fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key): (usize, u64)) -> u64 {
     let mut records = 0;
     for _ in 0..64 {
-        if random.draw(500) > wild * 100 {
+        if random.below(500) > wild * 100 {
             records += u64::from(courteous(rogue, inside, random, key));
             continue;
         }
-        match random.draw(8) {
+        match random.below(8) {
             // Reaches every byte of every segment sooner or later, in runs, so that whole records become invalid.
             0 if wild > 0 => scribble(rogue, random),
             1 => {
                 let _ = rustix::io::write(&inside.victim_doorbell, b"!");
             }
-            2 if random.draw(50) == 0 => heap(rogue, inside, random),
-            2 if random.draw(50) == 0 => drop(Rogue::offer_bulk(inside)),
-            3 if random.draw(200) == 0 => {
-                let mut packet = [Packet::Wake, Packet::Goodbye][random.draw(2) as usize].to_bytes();
-                let place = random.draw(packet.len() as u64) as usize;
-                packet[place] = random.word() as u8;
+            2 if random.below(50) == 0 => heap(rogue, inside, random),
+            2 if random.below(50) == 0 => drop(Rogue::offer_bulk(inside)),
+            3 if random.below(200) == 0 => {
+                let mut packet = [Packet::Wake, Packet::Goodbye][random.below(2)].to_bytes();
+                let place = random.below(packet.len());
+                packet[place] = random.next() as u8;
                 let _ = inside.socket.send(&packet, &[]);
             }
-            4 => rogue.page.store(0, random.word(), Ordering::Relaxed),
+            4 => rogue.page.store(0, random.next(), Ordering::Relaxed),
             5 => take_some(rogue, inside, random),
             _ => records += u64::from(record(rogue, inside, random)),
         }
@@ -712,39 +539,39 @@ fn misbehave(rogue: &Rogue, inside: &mut Inside, random: &mut Random, (wild, key
 }
 
 fn scribble(rogue: &Rogue, random: &mut Random) {
-    let length = rogue.segment.length_bytes() as u64;
-    let start = random.draw(length / 8) * 8;
-    for offset in (start..(start + 8 * (1 + random.draw(64))).min(length)).step_by(8) {
-        rogue.segment.store(offset as usize, random.word(), Ordering::Relaxed);
+    let length = rogue.segment.length_bytes();
+    let start = random.below(length / 8) * 8;
+    for offset in (start..(start + 8 * (1 + random.below(64))).min(length)).step_by(8) {
+        rogue.segment.store(offset, random.next(), Ordering::Relaxed);
     }
 }
 
 /// A record of any kind. Its numbers are often small, as small numbers get further.
 fn record(rogue: &Rogue, inside: &mut Inside, random: &mut Random) -> bool {
-    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][random.draw(3) as usize];
-    let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][random.draw(4) as usize];
-    let kind = if lane == LaneName::Reply { 10 + random.draw(3) } else { random.draw(14) } as u8;
-    let words: [u64; 7] = std::array::from_fn(|_| match random.draw(4) {
-        0 => random.word(),
+    let lane = [LaneName::Reply, LaneName::High, LaneName::Low][random.below(3)];
+    let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][random.below(4)];
+    let kind = if lane == LaneName::Reply { 10 + random.below(3) } else { random.below(14) } as u8;
+    let words: [u64; 7] = std::array::from_fn(|_| match random.below(4) {
+        0 => random.next(),
         1 => u64::MAX,
-        2 => random.draw(10_000),
-        _ => random.draw(3),
+        2 => random.below(10_000) as u64,
+        _ => random.below(3) as u64,
     });
-    let count = random.draw(8) as usize;
+    let count = random.below(8);
     let producer = &mut inside.producers[lane as usize];
-    let header = Header { kind: kind | flags, length: 8 * count as u16, check: random.word() as u32 };
-    if random.draw(2) == 0 {
+    let header = Header { kind: kind | flags, length: 8 * count as u16, check: random.next() as u32 };
+    if random.below(2) == 0 {
         return producer.push_inline(&rogue.segment, &inside.inbound, header, &words[..count]).is_ok();
     }
-    let payload = vec![random.word() as u8; random.draw(producer.fragment_bytes() as u64 + 1) as usize];
+    let payload = vec![random.next() as u8; random.below(producer.fragment_bytes() + 1)];
     let header = Header { kind: (kind | flags) & !BULK, ..header };
     producer.push_bulk(&rogue.segment, &inside.inbound, header, &words[..count], &payload).is_ok()
 }
 
 /// Well-formed records of an honest peer, so that the next acts meet the victim in the midst of them.
 fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) -> bool {
-    let lane = [LaneName::High, LaneName::Low][random.draw(2) as usize];
-    let length = 1 + random.draw(4096) as usize;
+    let lane = [LaneName::High, LaneName::Low][random.below(2)];
+    let length = 1 + random.below(4096);
     let payload = &[7; 4096][..length];
     let mut push = |kind: u8, words: &[u64], payload: &[u8]| {
         let producer = &mut inside.producers[lane as usize];
@@ -755,7 +582,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
         };
         pushed.is_ok()
     };
-    let done = match random.draw(12) {
+    let done = match random.below(12) {
         // If the whole message fits in a fragment, no honest peer sends it like this.
         0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
         1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
@@ -764,7 +591,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
                 && push(rogue::PUT_NEXT, &[0], payload)
         }
         3 => push(rogue::GET, &[key, 5, length as u64, 9], &[]),
-        4 => push(LENT, &[0, random.draw(2), 64], &[]),
+        4 => push(LENT, &[0, random.below(2) as u64, 64], &[]),
         5 => push(rogue::DATAGRAM, &[], payload),
         6 => push(MESSAGE, &[], payload),
         _ => push(MESSAGE, &[1, 2, 3], &[]),
@@ -777,7 +604,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
 /// Takes and frees some of the victim's records.
 fn take_some(rogue: &Rogue, inside: &mut Inside, random: &mut Random) {
     for consumer in &mut inside.consumers {
-        for _ in 0..random.draw(32) {
+        for _ in 0..random.below(32) {
             let Ok(Some(header)) = consumer.peek(&inside.inbound) else { break };
             consumer.advance(&rogue.segment, header);
         }
@@ -785,18 +612,17 @@ fn take_some(rogue: &Rogue, inside: &mut Inside, random: &mut Random) {
 }
 
 fn heap(_: &Rogue, inside: &Inside, random: &mut Random) {
-    let (blocks, block_bytes) = (1 + random.draw(4), 64 * (1 + random.draw(64)));
-    let length = (blocks * block_bytes).next_multiple_of(4096) * (1 + random.draw(8) / 7);
-    let file = sealed(length, random.draw(8) > 0, ALL_SEALS);
-    let offer = Packet::Heap { id: random.draw(3) as u32, block_bytes, blocks: blocks as u32 };
+    let (blocks, block_bytes) = (1 + random.below(4) as u64, 64 * (1 + random.below(64) as u64));
+    let length = (blocks * block_bytes).next_multiple_of(4096) * (1 + random.below(8) as u64 / 7);
+    let file = sealed(length, random.below(8) > 0, ALL_SEALS);
+    let offer = Packet::Heap { id: random.below(3) as u32, block_bytes, blocks: blocks as u32 };
     let _ = inside.socket.send(&offer.to_bytes(), &[file.as_fd()]);
 }
 
 /// Asks and checks the answers, until told to stop.
 fn honest(context: &mut Context) {
     let mut port = Port::open(context.options()).expect("open");
-    let address = Address::local("victim".parse::<PortName>().expect("a name"));
-    let peer = port.connect(&address, MINUTE).expect("connect");
+    let peer = port.connect(&address("victim"), MINUTE).expect("connect");
     context.tell("ready");
     let is_over = AtomicBool::new(false);
     let mut rounds = 0u64;
@@ -827,7 +653,7 @@ fn peers_that_scribble_over_memory_harm_only_themselves() {
     let seconds = Tier::current().pick([4, 4, 60]);
     let place = PortDirectory::new();
     let mut victim =
-        victim(&place, PortOptions { message_bytes_max: 1 << 20, send_tokens: 256, ..place.options() });
+        place.open(PortOptions { message_bytes_max: 1 << 20, send_tokens: 256, ..named("victim") });
     let key = victim.register(vec![3; 10_000], Rights { read: true, write: true }).expect("region");
     let mut honest = Actor::start("honest", place.path(), &[]);
     let text = key.0.to_string();

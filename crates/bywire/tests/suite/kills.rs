@@ -3,13 +3,16 @@
 use std::os::unix::fs::FileExt;
 
 use bywire::{
-    Address, Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions,
-    Priority, Rights, SendError, TransferError,
+    Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights,
+    SendError, TransferError,
 };
 use bywire_testing::actor::{Actor, Context, Role};
 use bywire_testing::repetitions;
 
-use crate::ports::{self, PortDirectory, meet, until};
+use crate::ports::{
+    self, MINUTE, PortDirectory, Random, address, meet, name, named, next, open_descriptors, post_needed,
+    until, until_ended,
+};
 use crate::step;
 
 /// The work of the actors of these tests, by its name.
@@ -46,15 +49,10 @@ fn expected(script: &str) -> Vec<Vec<u8>> {
 fn scripted(context: &mut Context) {
     let script: String = context.argument(0);
     let key = Key(context.argument(1));
-    let mut port = Port::open(PortOptions {
-        name: Some("sender".parse().expect("a name")),
-        geometry: SMALL,
-        ..context.options()
-    })
-    .expect("open: what the last one left is replaced");
-    let peer = port
-        .connect(&Address::local("victim".parse::<bywire::PortName>().expect("a name")), MINUTE)
-        .expect("connect");
+    let name = Some(name("sender"));
+    let mut port = Port::open(PortOptions { name, geometry: SMALL, ..context.options() })
+        .expect("open: what the last one left is replaced");
+    let peer = port.connect(&address("victim"), MINUTE).expect("connect");
     let heap = port.heap(peer, 64, 2).expect("heap");
     let mut block = heap.block().expect("a block");
     // Datagrams do not wait for room, so they fill the lane often without moving it. The next long message moves it.
@@ -90,8 +88,6 @@ fn scripted(context: &mut Context) {
     context.hear();
 }
 
-const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
-
 /// The receiver, and another peer that must not notice anything.
 struct Survivors {
     place: PortDirectory,
@@ -105,8 +101,7 @@ struct Survivors {
 impl Survivors {
     fn new() -> Self {
         let place = PortDirectory::new();
-        let name = Some("victim".parse().expect("a name"));
-        let mut victim = place.open(PortOptions { name, geometry: SMALL, ..place.options() });
+        let mut victim = place.open(PortOptions { geometry: SMALL, ..named("victim") });
         let mut other = place.open(place.options());
         let (to_victim, to_other) = meet(&mut other, &mut victim);
         let key = victim.register(vec![0; 1200], Rights { read: false, write: true }).expect("region");
@@ -119,55 +114,35 @@ impl Survivors {
     fn sender(&mut self, script: &str) -> (Actor, Peer) {
         let key = self.key.0.to_string();
         let mut actor = Actor::start("scripted", self.place.path(), &[script, &key]);
-        let mut peer = None;
-        until(|| {
-            match self.victim.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Connected(connected)) => peer = Some(connected),
-                other => panic!("{other:?} before the connection"),
-            }
-            peer.is_some()
-        });
-        let mut warm = 0;
-        while script == "busy" && warm < WARM {
-            let event = self.victim.wait(Some(MINUTE)).expect("wait").expect("it warms up");
+        let Event::Connected(peer) = next(&mut self.victim) else { panic!("no connection") };
+        for _ in 0..if script == "busy" { WARM } else { 0 } {
+            let event = next(&mut self.victim);
             assert!(matches!(event, Event::Datagram(_)), "{event:?}");
-            warm += 1;
         }
         actor.expect("ready");
-        (actor, peer.expect("connected"))
+        (actor, peer)
     }
 
     /// Everything that the dead sender delivered.
     fn take_all(&mut self, dead: Peer) -> Vec<Vec<u8>> {
         let mut taken = Vec::new();
-        until(|| {
-            match self.victim.poll() {
-                Some(Event::Message(message)) => {
-                    assert_eq!(message.peer, dead);
-                    taken.push(message.payload.to_vec());
-                    if message.payload.len() == LONG {
-                        let buffer = message.payload.into_buffer().expect("posted");
-                        self.victim.post_receive(Priority::Low, buffer).expect("token");
-                    }
+        let ended = until_ended(&mut self.victim, |victim, event| match event {
+            Event::Message(message) => {
+                assert_eq!(message.peer, dead);
+                taken.push(message.payload.to_vec());
+                if message.payload.len() == LONG {
+                    let buffer = message.payload.into_buffer().expect("posted");
+                    victim.post_receive(Priority::Low, buffer).expect("token");
                 }
-                Some(Event::Lent(lent)) => taken.push(lent.to_vec()),
-                Some(Event::Notified { note, .. }) => {
-                    assert_eq!(
-                        self.victim.region(self.key).expect("ours"),
-                        pattern(1200, 8),
-                        "data, then note"
-                    );
-                    taken.push(note.to_vec());
-                }
-                Some(Event::Disconnected { peer, reason }) => {
-                    assert_eq!((peer, reason), (dead, DisconnectReason::Died));
-                    return true;
-                }
-                Some(other) => panic!("{other:?}"),
-                None => {}
             }
-            false
+            Event::Lent(lent) => taken.push(lent.to_vec()),
+            Event::Notified { note, .. } => {
+                assert_eq!(victim.region(self.key).expect("ours"), pattern(1200, 8), "data, then note");
+                taken.push(note.to_vec());
+            }
+            other => panic!("{other:?}"),
         });
+        assert_eq!(ended, (dead, DisconnectReason::Died));
         taken
     }
 
@@ -183,9 +158,7 @@ impl Survivors {
     }
 
     fn residue(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.place.path()).expect("the directory");
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+        let mut names = self.place.entries();
         names.retain(|name| *name != format!("{}.port", self.other.name()) && name != "victim.port");
         names
     }
@@ -229,9 +202,7 @@ fn streaming(context: &mut Context) {
     let notes = std::fs::OpenOptions::new().write(true).open(notes).expect("the notes");
     // So small that it soon moves to a large area.
     let mut port = Port::open(PortOptions { geometry: SMALL, ..context.options() }).expect("open");
-    let peer = port
-        .connect(&Address::local("victim".parse::<bywire::PortName>().expect("a name")), MINUTE)
-        .expect("connect");
+    let peer = port.connect(&address("victim"), MINUTE).expect("connect");
     let (mut next, mut asked) = (0u64, std::collections::VecDeque::new());
     loop {
         let message = numbered(next);
@@ -290,22 +261,10 @@ fn receiving(context: &mut Context) {
                 received += 1;
                 notes.write_all_at(&received.to_ne_bytes(), 0).expect("the notes");
             }
-            Some(Event::BufferNeeded { priority, length_bytes, .. }) => {
-                port.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
+            Some(event) if post_needed(&mut port, &event) => {}
             Some(Event::Connected(_)) => {}
             other => panic!("{other:?}"),
         }
-    }
-}
-
-/// Pseudo-random numbers, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
     }
 }
 
@@ -350,11 +309,11 @@ fn senders_killed_at_random_lose_no_confirmed_message() {
         while running.len() < POOL {
             let notes = Notes::new();
             let actor = Actor::start("streaming", survivors.place.path(), &[notes.path()]);
-            running.push((actor, notes, None, 0, random.draw(300)));
+            running.push((actor, notes, None, 0, random.draw(300) as u64));
         }
         // A child is killed a little after it has delivered its random number of messages.
         let ripe = loop {
-            let event = survivors.victim.wait(Some(MINUTE)).expect("wait").expect("they send forever");
+            let event = next(&mut survivors.victim);
             take_streamed(&mut survivors.victim, &mut running, event);
             if let Some(ripe) =
                 running.iter().position(|(_, _, peer, seen, goal)| peer.is_some() && seen >= goal)
@@ -368,15 +327,9 @@ fn senders_killed_at_random_lose_no_confirmed_message() {
         busy += usize::from(any_is_busy());
         running[ripe].0.kill();
         let dead = running[ripe].2.expect("connected");
-        loop {
-            match survivors.victim.wait(Some(MINUTE)).expect("wait").expect("its end is noticed") {
-                Event::Disconnected { peer, reason } => {
-                    assert_eq!((peer, reason), (dead, DisconnectReason::Died));
-                    break;
-                }
-                event => take_streamed(&mut survivors.victim, &mut running, event),
-            }
-        }
+        let ended =
+            until_ended(&mut survivors.victim, |victim, event| take_streamed(victim, &mut running, event));
+        assert_eq!(ended, (dead, DisconnectReason::Died));
         let (_, notes, _, seen, _) = running.swap_remove(ripe);
         assert!(notes.read() <= seen, "{} confirmed, {seen} received", notes.read());
         before.get_or_insert_with(resources_now);
@@ -403,10 +356,7 @@ fn take_streamed(victim: &mut Port, running: &mut [(Actor, Notes, Option<Peer>, 
             entry.3 += 1;
             victim.recycle(message.payload);
         }
-        Event::BufferNeeded { priority, length_bytes, .. } => {
-            victim.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-        }
-        other => panic!("{other:?}"),
+        event => assert!(post_needed(victim, &event), "{event:?}"),
     }
 }
 
@@ -424,9 +374,8 @@ fn receivers_killed_at_random_account_for_taken_messages() {
             waiting.push_back((Actor::start("receiving", place.path(), &[notes.path()]), notes));
         }
         let (mut actor, notes) = waiting.pop_front().expect("a receiver");
-        let name: bywire::PortName = actor.expect("ready").parse().expect("a name");
-        let peer = port.connect(&Address::local(name), MINUTE).expect("connect");
-        let (goal, mut sent, mut asked) = (random.draw(300), 0, 0);
+        let peer = port.connect(&address(&actor.expect("ready")), MINUTE).expect("connect");
+        let (goal, mut sent, mut asked) = (random.draw(300) as u64, 0, 0);
         let (mut confirmed, mut failed, mut killed) = (0, 0, false);
         loop {
             if !killed && sent >= goal {
@@ -480,7 +429,7 @@ fn any_is_busy() -> bool {
 
 /// Numbers of descriptors and shared segments of this process, and its resident kilobytes.
 fn resources_now() -> (usize, usize, u64) {
-    let descriptors = std::fs::read_dir("/proc/self/fd").expect("procfs").count();
+    let descriptors = open_descriptors();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");

@@ -3,21 +3,18 @@
 use std::collections::VecDeque;
 
 use bywire::{
-    Confirm, DisconnectReason, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights,
-    SendError,
+    Confirm, Event, Geometry, Key, LaneGeometry, Peer, Port, PortOptions, Priority, Rights, SendError,
 };
 use bywire_testing::Tier;
 
-use crate::ports::{self, PortDirectory, meet, until};
+use crate::ports::{
+    PortDirectory, Random, event, meet, messages_until_closed, pattern, post_needed, until, until_ended,
+};
 
 /// Mappings of large windows: one by the writer, one by the reader.
 fn areas() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     maps.lines().filter(|line| line.contains("bywire-bulk")).count()
-}
-
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
 }
 
 /// Sends one long message of low priority and receives it at the other end.
@@ -35,11 +32,8 @@ fn carry(from: &mut Port, peer: Peer, to: &mut Port, length: usize) {
                 assert_eq!(&message.payload[..], pattern(length, 1));
                 received = true;
             }
-            Some(Event::BufferNeeded { priority, length_bytes, .. }) => {
-                to.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
             None => {}
-            Some(other) => panic!("{other:?}"),
+            Some(other) => assert!(post_needed(to, &other), "{other:?}"),
         }
         sent && received
     });
@@ -55,16 +49,6 @@ fn pair_with_large_window(place: &PortDirectory, options: &PortOptions) -> (Port
     carry(&mut a, to_b, &mut b, GROWTH_BYTES);
     assert_eq!(areas() - before, 2, "the window is large by now");
     (a, to_b, b, to_a)
-}
-
-/// Pseudo-random numbers, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % below
-    }
 }
 
 /// One direction of mixed traffic, and its expected results.
@@ -185,10 +169,7 @@ impl Traffic {
                 let seed = u64::from_ne_bytes(expected[8..].try_into().expect("eight")) as usize;
                 assert_eq!(port.region(self.key).expect("ours")[..length], pattern(length, seed));
             }
-            Event::BufferNeeded { priority, length_bytes, .. } => {
-                port.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
-            other => panic!("{other:?}"),
+            other => assert!(post_needed(port, &other), "{other:?}"),
         }
     }
 }
@@ -286,7 +267,7 @@ fn a_peer_that_ends_before_the_move_frees_its_slot() {
     // The lane never moves, as no send finds it full.
     for round in 0..100 {
         a.send(to_b, Priority::Low, &pattern(500, round)).expect("room");
-        assert!(matches!(ports::event(&mut [&mut b, &mut a]), Event::Message(_)));
+        assert!(matches!(event(&mut [&mut b, &mut a]), Event::Message(_)));
     }
     assert_eq!(areas(), before);
     while a.send(to_b, Priority::Low, b"x").is_ok() {}
@@ -374,9 +355,7 @@ fn a_whole_message_in_the_bulk_area_survives_its_sender() {
     until(|| matches!(a.poll(), Some(Event::Sent { .. })));
     a.send(to_b, Priority::Low, b"behind it").expect("room");
     drop(a);
-    let received = ports::messages_until_closed(&mut b);
-    assert_eq!(received.len(), 2);
-    assert!(received[0] == pattern(1 << 20, 4) && received[1] == b"behind it");
+    assert!(messages_until_closed(&mut b) == [pattern(1 << 20, 4), b"behind it".to_vec()]);
 }
 
 /// The record that moves, and the packet with the memory, are still under way when the sender closes.
@@ -395,7 +374,7 @@ fn messages_sent_across_the_move_arrive_after_their_sender_has_closed() {
         a.poll();
         if areas() == before {
             for _ in 0..12 {
-                let Event::Message(message) = ports::event(&mut [&mut b]) else { panic!("a message") };
+                let Event::Message(message) = event(&mut [&mut b]) else { panic!("a message") };
                 assert_eq!(&message.payload[..], pattern(4000, expected));
                 b.recycle(message.payload);
                 expected += 1;
@@ -408,16 +387,10 @@ fn messages_sent_across_the_move_arrive_after_their_sender_has_closed() {
     }
     assert_eq!(areas() - before, 1, "the other end has not heard of it");
     drop(a);
-    until(|| match b.poll() {
-        Some(Event::Message(message)) => {
-            assert_eq!(&message.payload[..], pattern(4000, expected));
-            expected += 1;
-            false
-        }
-        Some(Event::Disconnected { reason: DisconnectReason::Closed, .. }) => true,
-        None => false,
-        Some(other) => panic!("{other:?}"),
-    });
+    for message in messages_until_closed(&mut b) {
+        assert_eq!(message, pattern(4000, expected));
+        expected += 1;
+    }
     assert_eq!(expected, sent);
 }
 
@@ -431,16 +404,8 @@ fn half_a_message_of_an_ended_peer_leaves_no_buffer_behind() {
         let (to_b, _) = meet(&mut a, &mut b);
         a.send_buffer(to_b, Priority::Low, pattern(100_000, round), Confirm::Copied).expect("token");
         (0..100).for_each(|_| assert!(a.poll().is_none(), "more than the lane takes"));
-        let mut needed = 0;
-        until(|| {
-            needed += u32::from(matches!(b.poll(), Some(Event::BufferNeeded { .. })));
-            needed == 1
-        });
+        until(|| matches!(b.poll(), Some(Event::BufferNeeded { .. })));
         drop(a);
-        until(|| match b.poll() {
-            Some(Event::Disconnected { .. }) => true,
-            None => false,
-            Some(other) => panic!("{other:?}"),
-        });
+        until_ended(&mut b, |_, event| panic!("{event:?}"));
     }
 }

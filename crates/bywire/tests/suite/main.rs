@@ -1,5 +1,6 @@
 //! Ports in one process, between processes and between machines: the contract of messages, faults, kills, and hostile peers.
 
+mod attacked;
 mod bulk;
 mod conformance;
 mod descriptors;

@@ -7,13 +7,7 @@ use bywire::{
     Confirm, DisconnectReason, Event, FRAGMENT_BYTES, Port, PortOptions, Priority, Rights, SendError,
 };
 
-use crate::ports::{self, PortDirectory, event, meet, until};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
-}
+use crate::ports::{MINUTE, PortDirectory, event, meet, messages_until_closed, pattern, until, until_ended};
 
 /// A program that takes its events late still learns the sender of each message.
 #[test]
@@ -29,22 +23,16 @@ fn the_sender_of_a_message_is_known_until_its_disconnect_event_is_taken() {
     }
     drop(a);
     let mut messages = 0;
-    until(|| match b.poll() {
-        Some(Event::Message(message)) => {
+    let (ended, _) = until_ended(&mut b, |b, event| match event {
+        Event::Message(message) => {
             assert_eq!(message.peer, to_a);
             let info = b.peer_info(to_a).expect("whoever has sent this is known");
             assert_eq!((info.port(), info.pid()), (&name, Some(std::process::id() as i32)));
             messages += 1;
-            false
         }
-        Some(Event::Disconnected { peer, .. }) => {
-            assert_eq!(peer, to_a);
-            true
-        }
-        Some(other) => panic!("{other:?}"),
-        None => false,
+        other => panic!("{other:?}"),
     });
-    assert_eq!(messages, 40);
+    assert_eq!((ended, messages), (to_a, 40));
     assert!(b.peer_info(to_a).is_none(), "its end has been taken");
     assert_eq!(b.peers().count(), 0);
 }
@@ -194,16 +182,14 @@ fn a_put_ends_before_the_last_words_of_its_receiver() {
     b.send(to_a, Priority::High, b"I have it").expect("room");
     drop(b);
     let mut seen = Vec::new();
-    until(|| {
-        seen.extend(a.poll().map(|event| match event {
+    until_ended(&mut a, |_, event| {
+        seen.push(match event {
             Event::Put { result: Ok(()), .. } => "put",
             Event::Message(_) => "message",
-            Event::Disconnected { .. } => "end",
             other => panic!("{other:?}"),
-        }));
-        seen.last() == Some(&"end")
+        });
     });
-    assert_eq!(seen, ["put", "put", "put", "message", "end"]);
+    assert_eq!(seen, ["put", "put", "put", "message"]);
 }
 
 /// The ends of puts, each of which the program answers with a new one, keep no urgent message back, and no other peer's.
@@ -285,6 +271,5 @@ fn a_long_message_that_was_sent_whole_survives_its_sender_without_a_posted_buffe
     assert!(matches!(event(&mut [&mut a]), Event::Sent { result: Ok(()), .. }));
     a.send(to_b, Priority::Low, b"behind it").expect("room");
     drop(a);
-    let received = ports::messages_until_closed(&mut b);
-    assert_eq!(received, [pattern(50_000, 4), b"behind it".to_vec()]);
+    assert_eq!(messages_until_closed(&mut b), [pattern(50_000, 4), b"behind it".to_vec()]);
 }

@@ -2,15 +2,13 @@
 //! directory.
 
 use std::process::Command;
-use std::time::Duration;
 
-use bywire::{Address, DisconnectReason, Event, Port, PortName, PortOptions, Priority};
+use bywire::{DisconnectReason, Event, Port, PortOptions, Priority};
 use bywire_testing::actor::{Actor, Context, Role};
 use rustix::process::Signal;
 
-use crate::ports::{PortDirectory, until};
+use crate::ports::{MINUTE, PortDirectory, address, name, next};
 
-const MINUTE: Duration = Duration::from_secs(60);
 /// A container as far as ports are concerned: it shares only files.
 const CONTAINER: [&str; 9] =
     ["unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--net", "--uts", "--ipc", "--mount"];
@@ -20,16 +18,13 @@ pub const ROLES: &[Role] = &[("echo", echo)];
 
 /// Sends everything back until the other end has gone.
 fn echo(context: &mut Context) {
-    let name = Some("echo".parse().expect("a name"));
-    let mut port = Port::open(PortOptions { name, ..context.options() }).expect("open");
+    let mut port = Port::open(PortOptions { name: Some(name("echo")), ..context.options() }).expect("open");
     context.tell("ready");
     loop {
-        match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
+        match next(&mut port) {
             Event::Message(message) => {
-                context.tell(format!(
-                    "pid {}",
-                    port.peer_info(message.peer).expect("connected").pid().unwrap_or(0)
-                ));
+                let pid = port.peer_info(message.peer).expect("connected").pid();
+                context.tell(format!("pid {}", pid.unwrap_or(0)));
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
             }
             Event::Disconnected { .. } => return,
@@ -59,29 +54,27 @@ fn containers_that_share_the_directory_exchange_messages_and_detect_deaths() {
     let Some(container) = container() else { return };
     let place = PortDirectory::new();
     let mut port = place.open(place.options());
-    let address = Address::local("echo".parse::<PortName>().expect("a name"));
     // Each container is killed. The second one takes the name of the first.
     for _ in 0..2 {
         let mut echo = Actor::start_under(container, "echo", place.path(), &[]);
         echo.expect("ready");
-        let peer = port.connect(&address, MINUTE).expect("connect");
+        let peer = port.connect(&address("echo"), MINUTE).expect("connect");
         // The process inside is visible from outside, but ours is not from inside.
         assert!(port.peer_info(peer).expect("connected").pid().is_some_and(|pid| pid > 1));
         for length in [8, 4096] {
             port.send(peer, Priority::High, &vec![7; length]).expect("room");
-            match port.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Message(message)) => assert_eq!(&message.payload[..], vec![7; length]),
+            match next(&mut port) {
+                Event::Message(message) => assert_eq!(&message.payload[..], vec![7; length]),
                 other => panic!("{other:?}"),
             }
             assert_eq!(echo.expect("pid"), "0");
         }
         echo.signal(Signal::KILL);
-        until(|| match port.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Disconnected { peer: gone, reason }) => {
+        match next(&mut port) {
+            Event::Disconnected { peer: gone, reason } => {
                 assert_eq!((gone, reason), (peer, DisconnectReason::Died));
-                true
             }
             other => panic!("{other:?}"),
-        });
+        }
     }
 }

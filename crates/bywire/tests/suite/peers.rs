@@ -1,25 +1,13 @@
 //! Many peers of one port, and peers that are stopped.
 
-use std::time::Duration;
-
-use bywire::{Address, Confirm, Event, Peer, Port, PortName, PortOptions, Priority};
+use bywire::{Confirm, Event, Message, Peer, Port, PortOptions, Priority};
 use bywire_testing::actor::{Actor, Context, Role};
 use rustix::process::{Resource, Rlimit, Signal};
 
-use crate::ports::PortDirectory;
-
-const MINUTE: Duration = Duration::from_secs(60);
+use crate::ports::{MINUTE, PortDirectory, address, name, next, open_descriptors, post_needed};
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("hub", hub), ("crowd", crowd), ("talker", talker)];
-
-fn address(name: &str) -> Address {
-    Address::local(name.parse::<PortName>().expect("a name"))
-}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("procfs").count()
-}
 
 /// The soft limit that most systems set, far below the needs of a thousand peers.
 const SOFT_LIMIT: u64 = 256;
@@ -30,21 +18,19 @@ fn hub(context: &mut Context) {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit = Rlimit { current: Some(SOFT_LIMIT), ..limit };
     rustix::process::setrlimit(Resource::Nofile, limit).expect("lower the soft limit");
-    let mut port =
-        Port::open(PortOptions { name: Some("hub".parse().expect("a name")), ..context.options() })
-            .expect("open");
-    let before = descriptors();
+    let mut port = Port::open(PortOptions { name: Some(name("hub")), ..context.options() }).expect("open");
+    let before = open_descriptors();
     context.tell("ready");
     let (mut connected, mut answered, mut left) = (0, 0, 0);
     while left < count {
-        match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
+        match next(&mut port) {
             Event::Connected(_) => connected += 1,
             Event::Message(message) => {
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
                 answered += 1;
                 if answered == count {
                     assert!(rustix::process::getrlimit(Resource::Nofile).current > Some(SOFT_LIMIT));
-                    context.tell(format!("full {}", descriptors()));
+                    context.tell(format!("full {}", open_descriptors()));
                 }
             }
             Event::Disconnected { .. } => left += 1,
@@ -52,7 +38,7 @@ fn hub(context: &mut Context) {
         }
     }
     assert_eq!((connected, answered), (count, count));
-    assert_eq!(descriptors(), before, "what a peer costs comes back when it leaves");
+    assert_eq!(open_descriptors(), before, "what a peer costs comes back when it leaves");
     // The crowd has left nothing that would hinder the next one.
     context.tell("empty");
     context.hear();
@@ -73,8 +59,8 @@ fn crowd(context: &mut Context) {
         port.send(*peer, Priority::Low, &number.to_ne_bytes()).expect("room");
     }
     for (number, (port, _)) in ports.iter_mut().enumerate() {
-        match port.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Message(message)) => assert_eq!(&message.payload[..], number.to_ne_bytes()),
+        match next(port) {
+            Event::Message(message) => assert_eq!(&message.payload[..], number.to_ne_bytes()),
             other => panic!("{other:?} instead of an answer"),
         }
     }
@@ -106,7 +92,7 @@ fn a_thousand_peers_connect_exchange_messages_and_leave_nothing() {
     hub.expect("empty");
     hub.tell("end");
     hub.finish();
-    assert_eq!(std::fs::read_dir(place.path()).expect("the directory").count(), 0, "no residue");
+    assert_eq!(place.entries().len(), 0, "no residue");
 }
 
 /// Sends numbered messages of all kinds, and takes as many.
@@ -131,24 +117,24 @@ fn talker(context: &mut Context) {
     }
 }
 
-/// Takes the next message of a talker, which must be the next in order.
+/// Takes a message of a talker, which must be its next in order. Returns whose it is.
+fn take(victim: &mut Port, talkers: &mut [(Peer, u32)], message: Message) -> usize {
+    let place = talkers.iter().position(|(peer, _)| *peer == message.peer).expect("one of them");
+    let number = &mut talkers[place].1;
+    let length = if number.is_multiple_of(5) { 20_000 } else { 30 };
+    assert_eq!(&message.payload[..], vec![*number as u8; length]);
+    *number += 1;
+    victim.recycle(message.payload);
+    place
+}
+
+/// Takes the next message of any talker.
 fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
     loop {
-        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk forever") {
-            Event::Message(message) => {
-                let place = talkers.iter().position(|(peer, _)| *peer == message.peer).expect("one of them");
-                let next = &mut talkers[place].1;
-                let length = if next.is_multiple_of(5) { 20_000 } else { 30 };
-                assert_eq!(&message.payload[..], vec![*next as u8; length]);
-                *next += 1;
-                victim.recycle(message.payload);
-                return place;
-            }
-            Event::BufferNeeded { priority, length_bytes, .. } => {
-                victim.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
+        match next(victim) {
+            Event::Message(message) => return take(victim, talkers, message),
             Event::Room { .. } | Event::Sent { .. } => {}
-            other => panic!("{other:?}"),
+            other => assert!(post_needed(victim, &other), "{other:?}"),
         }
     }
 }
@@ -157,24 +143,17 @@ fn next_from(victim: &mut Port, talkers: &mut [(Peer, u32)]) -> usize {
 #[test]
 fn a_stopped_peer_is_kept_and_delays_nobody() {
     let place = PortDirectory::new();
-    let mut victim =
-        place.open(PortOptions { name: Some("victim".parse().expect("a name")), ..place.options() });
+    let mut victim = place.named("victim");
     let mut actors = Vec::new();
     let mut talkers: Vec<(Peer, u32)> = Vec::new();
     for _ in 0..2 {
         let actor = Actor::start("talker", place.path(), &[]);
         while talkers.len() == actors.len() {
             // The first talker may send already.
-            match victim.wait(Some(MINUTE)).expect("wait").expect("it connects") {
+            match next(&mut victim) {
                 Event::Connected(peer) => talkers.push((peer, 0)),
-                Event::Message(message) => {
-                    assert!(message.payload.iter().all(|byte| *byte == talkers[0].1 as u8));
-                    talkers[0].1 += 1;
-                }
-                Event::BufferNeeded { priority, length_bytes, .. } => {
-                    victim.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-                }
-                other => panic!("{other:?}"),
+                Event::Message(message) => _ = take(&mut victim, &mut talkers, message),
+                other => assert!(post_needed(&mut victim, &other), "{other:?}"),
             }
         }
         actors.push(actor);
@@ -201,22 +180,14 @@ fn a_stopped_peer_is_kept_and_delays_nobody() {
     // Everything arrives, in both directions.
     let mut is_delivered = false;
     while !is_delivered || talkers[0].1 < before + 500 {
-        match victim.wait(Some(MINUTE)).expect("wait").expect("they talk forever") {
+        match next(&mut victim) {
             Event::Sent { id, result: Ok(()), .. } => {
                 assert_eq!(id, last);
                 is_delivered = true;
             }
-            Event::Message(message) => {
-                let next =
-                    &mut talkers.iter_mut().find(|(peer, _)| *peer == message.peer).expect("one of them").1;
-                assert_eq!(message.payload[0], *next as u8);
-                *next += 1;
-            }
-            Event::BufferNeeded { priority, length_bytes, .. } => {
-                victim.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
+            Event::Message(message) => _ = take(&mut victim, &mut talkers, message),
             Event::Room { .. } => {}
-            other => panic!("{other:?}"),
+            other => assert!(post_needed(&mut victim, &other), "{other:?}"),
         }
     }
 }

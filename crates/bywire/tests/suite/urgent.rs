@@ -2,15 +2,11 @@
 
 use bywire::{Buffer, Confirm, Event, Peer, Port, PortOptions, Priority, Rights};
 
-use crate::ports::{PortDirectory, until};
+use crate::ports::{PortDirectory, message, pattern, until};
 
 /// The length of a step of a copy.
 const STEP: usize = 2048;
 const LONG: usize = 300_000;
-
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
-}
 
 /// Two ports. With `busy`, the first one has large fragments of low priority.
 fn pair(place: &PortDirectory, integrity: bool, busy: bool) -> (Port, Peer, Port, Peer) {
@@ -37,19 +33,45 @@ fn high(event: Option<Event>) -> Vec<u8> {
     }
 }
 
-fn take_long(port: &mut Port, other: &mut Port, seed: usize) {
-    until(|| {
-        other.poll();
-        match port.poll() {
-            Some(Event::Message(message)) => {
-                assert_eq!(message.priority, Priority::Low);
-                assert!(message.payload[..] == pattern(LONG, seed), "the long one is intact");
-                true
-            }
-            None => false,
-            Some(other) => panic!("{other:?}"),
+/// Writes messages of high priority from `b` to `a`, one before each poll of `a`, which sees it at once, until `a` has the end
+/// of its own transfer. `after_each` runs the other end. Returns the number of rounds.
+fn interrupt(a: &mut Port, b: &mut Port, to_a: Peer, mut after_each: impl FnMut(&mut Port, usize)) -> usize {
+    for round in 0usize.. {
+        b.send(to_a, Priority::High, &round.to_ne_bytes()).expect("room");
+        match a.poll() {
+            Some(Event::Sent { result: Ok(()), .. } | Event::Put { result: Ok(()), .. }) => return round,
+            event => assert_eq!(high(event), round.to_ne_bytes(), "at once"),
         }
-    });
+        after_each(b, round);
+    }
+    unreachable!("the rounds have no end")
+}
+
+/// Sends messages of high priority from `a` to `b`, one before each poll of `b`, which sees them in order, until `is_end` takes
+/// an event. Returns the number of rounds. The last message is still to come.
+fn overtake(
+    a: &mut Port,
+    to_b: Peer,
+    b: &mut Port,
+    mut is_end: impl FnMut(&mut Port, &Event) -> bool,
+) -> usize {
+    for round in 0usize.. {
+        a.send(to_b, Priority::High, &round.to_ne_bytes()).expect("room");
+        let event = b.poll().expect("one of them");
+        if is_end(b, &event) {
+            assert_eq!(high(b.poll()), round.to_ne_bytes(), "the last one");
+            return round + 1;
+        }
+        assert_eq!(high(Some(event)), round.to_ne_bytes(), "in order");
+    }
+    unreachable!("the rounds have no end")
+}
+
+/// Checks that a transfer whose first fragment has left took a round for each of its other steps, or a few more.
+fn assert_rounds(rounds: usize, busy: bool, more: usize) {
+    let first = if busy { 32 << 10 } else { 4096 };
+    let steps = (LONG - first).div_ceil(STEP);
+    assert!(rounds >= steps - 2 && rounds < steps + more, "{rounds} rounds for {steps} steps");
 }
 
 #[test]
@@ -62,27 +84,18 @@ fn a_sender_handles_urgent_messages_between_any_two_steps() {
         b.post_receive(Priority::Low, vec![0; LONG]).expect("token");
         a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
         // One step at a time, with a message for the sender before each. The first fragment has gone before.
-        let (mut rounds, mut received) = (0usize, None);
-        loop {
-            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
-            match a.poll() {
-                Some(Event::Sent { result: Ok(()), .. }) => break,
-                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
-            }
-            rounds += 1;
+        let mut received = None;
+        let rounds = interrupt(&mut a, &mut b, to_a, |b, _| {
             // The small area has to be emptied on the way.
             if let Some(Event::Message(message)) = b.poll() {
-                received = Some(message.payload);
+                received = Some(message);
             }
-        }
-        let first = if busy { 32 << 10 } else { 4096 };
-        let steps = (LONG - first).div_ceil(STEP);
-        assert!(rounds >= steps - 2 && rounds < steps + 10, "{rounds} rounds for {steps} steps");
+        });
+        assert_rounds(rounds, busy, 10);
         assert_eq!(high(a.poll()), rounds.to_ne_bytes(), "the last one");
-        match received {
-            Some(payload) => assert!(payload[..] == pattern(LONG, seed), "the long one is intact"),
-            None => take_long(&mut b, &mut a, seed),
-        }
+        let received = received.unwrap_or_else(|| message(&mut b, &mut a));
+        assert_eq!(received.priority, Priority::Low);
+        assert!(received.payload[..] == pattern(LONG, seed), "the long one is intact");
     }
 }
 
@@ -95,23 +108,16 @@ fn a_receiver_handles_urgent_messages_between_any_two_steps() {
         a.send_buffer(to_b, Priority::Low, pattern(LONG, seed), Confirm::Copied).expect("token");
         until(|| matches!(a.poll(), Some(Event::Sent { .. })));
         // The whole message is there, yet each message of high priority comes before the rest of it.
-        let (mut rounds, mut expected) = (0usize, 0usize);
-        loop {
-            a.send(to_b, Priority::High, &rounds.to_ne_bytes()).expect("room");
-            rounds += 1;
-            match b.poll() {
-                Some(Event::Message(message)) if message.priority == Priority::Low => {
-                    assert!(message.payload[..] == pattern(LONG, seed), "the long one is intact");
-                    break;
-                }
-                event => assert_eq!(high(event), expected.to_ne_bytes(), "in order"),
+        let rounds = overtake(&mut a, to_b, &mut b, |_, event| match event {
+            Event::Message(message) if message.priority == Priority::Low => {
+                assert!(message.payload[..] == pattern(LONG, seed), "the long one is intact");
+                true
             }
-            expected += 1;
-        }
+            _ => false,
+        });
         // Every eighth poll begins with the low lane, and makes one step there.
         let polls = 8 * LONG.div_ceil(STEP);
         assert!(rounds > polls - 16 && rounds < polls + 100, "{rounds} rounds for {polls} polls");
-        assert_eq!(high(b.poll()), expected.to_ne_bytes(), "the last one");
     }
 }
 
@@ -122,20 +128,9 @@ fn a_sender_of_a_put_handles_urgent_messages_between_any_two_steps() {
         let (mut a, to_b, mut b, to_a) = pair(&place, integrity, busy);
         let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
         a.put(to_b, Priority::Low, (key, 0), pattern(LONG, seed), None).expect("token");
-        let mut rounds = 0usize;
-        loop {
-            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
-            match a.poll() {
-                Some(Event::Put { result: Ok(()), .. }) => break,
-                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
-            }
-            rounds += 1;
-            assert!(b.poll().is_none());
-        }
-        let first = if busy { 32 << 10 } else { 4096 };
-        let steps = (LONG - first).div_ceil(STEP);
+        let rounds = interrupt(&mut a, &mut b, to_a, |b, _| assert!(b.poll().is_none()));
         // The answer has its turn at every 64th poll.
-        assert!(rounds >= steps - 2 && rounds < steps + 80, "{rounds} rounds for {steps} steps");
+        assert_rounds(rounds, busy, 80);
         assert!(b.region(key) == Some(&pattern(LONG, seed)), "the data is intact");
     }
 }
@@ -152,19 +147,12 @@ fn a_put_from_memory_that_changes_between_two_steps_ends_no_connection() {
         // SAFETY: the vector outlives the buffer, which comes back with the event, and is touched between calls only.
         let buffer = unsafe { Buffer::from_raw(base, LONG) };
         a.put(to_b, Priority::Low, (key, 0), buffer, None).expect("token");
-        let mut rounds = 0usize;
-        loop {
-            b.send(to_a, Priority::High, &rounds.to_ne_bytes()).expect("room");
-            match a.poll() {
-                Some(Event::Put { result: Ok(()), .. }) => break,
-                event => assert_eq!(high(event), rounds.to_ne_bytes(), "at once"),
-            }
-            rounds += 1;
+        let rounds = interrupt(&mut a, &mut b, to_a, |b, round| {
             // SAFETY: the vector has `LONG` bytes, and no call on the port is under way.
-            unsafe { base.write_bytes(rounds as u8, LONG) };
+            unsafe { base.write_bytes(round as u8 + 1, LONG) };
             let event = b.poll();
             assert!(event.is_none(), "{event:?}");
-        }
+        });
         let came = b.region(key).expect("ours");
         // The last step was copied later than the first.
         assert!(came[LONG - 1] as usize > LONG / STEP / 2, "{} after {rounds} rounds", came[LONG - 1]);
@@ -183,25 +171,20 @@ fn a_receiver_of_a_put_handles_urgent_messages_between_any_two_steps() {
         let key = b.register(vec![0; LONG], Rights { read: false, write: true }).expect("region");
         a.put(to_b, Priority::Low, (key, 0), pattern(LONG, seed), Some(b"done")).expect("token");
         (0..1000).for_each(|_| drop(a.poll()));
-        let (mut rounds, mut expected) = (0usize, 0usize);
-        loop {
-            a.send(to_b, Priority::High, &rounds.to_ne_bytes()).expect("room");
-            rounds += 1;
-            match b.poll() {
-                Some(Event::Notified { note, .. }) => {
-                    assert_eq!(&note[..], b"done");
-                    break;
-                }
-                event => assert_eq!(high(event), expected.to_ne_bytes(), "in order"),
+        let rounds = overtake(&mut a, to_b, &mut b, |b, event| match event {
+            Event::Notified { note, .. } => {
+                assert_eq!(&note[..], b"done");
+                true
             }
-            expected += 1;
-            b.region_mut(key).expect("ours")[0] ^= 0x55;
-        }
+            _ => {
+                b.region_mut(key).expect("ours")[0] ^= 0x55;
+                false
+            }
+        });
         assert!(b.region(key).expect("ours")[1..] == pattern(LONG, seed)[1..], "the data is intact");
         // Every eighth poll begins with the low lane, and makes one step there.
         let polls = 8 * (LONG.div_ceil(STEP) + 1);
         assert!(rounds > polls - 24 && rounds < polls + 100, "{rounds} rounds for {polls} polls");
-        assert_eq!(high(b.poll()), expected.to_ne_bytes(), "the last one");
     }
 }
 
@@ -220,15 +203,14 @@ fn a_region_revoked_between_two_steps_is_not_accessed_again() {
     let memory = b.revoke(key).expect("ours").into_vec();
     let copied = memory.iter().filter(|byte| **byte == 7).count();
     assert!((STEP..=6 * STEP).contains(&copied) && copied.is_multiple_of(STEP), "{copied} bytes");
-    let mut result = None;
-    until(|| {
+    let result = until(|| {
         b.poll();
-        if let Some(Event::Put { result: over, .. }) = a.poll() {
-            result = Some(over);
+        match a.poll()? {
+            Event::Put { result, .. } => Some(result),
+            _ => None,
         }
-        result.is_some()
     });
-    assert_eq!(result, Some(Err(bywire::TransferError::BadKey)));
+    assert_eq!(result, Err(bywire::TransferError::BadKey));
     // The lane behind it is not blocked.
     b.send(to_a, Priority::Low, b"well?").expect("room");
     until(|| matches!(a.poll(), Some(Event::Message(_))));
@@ -295,14 +277,8 @@ fn a_message_that_waits_for_a_buffer_delays_no_other() {
     }
     b.post_receive(Priority::Low, vec![0; 10 * 4096]).expect("token");
     a.send_buffer(to_b, Priority::Low, pattern(10 * 4096, 1), Confirm::Copied).expect("token");
-    let mut polls = 0;
-    while !matches!(a.poll(), Some(Event::Sent { .. })) {
-        polls += 1;
-        assert!(polls < 15, "a whole fragment at a time");
-    }
-    polls = 0;
-    while !matches!(b.poll(), Some(Event::Message(_))) {
-        polls += 1;
-        assert!(polls < 15, "a whole fragment at a time");
-    }
+    let is_sent = |_| matches!(a.poll(), Some(Event::Sent { .. }));
+    assert!((0..15).any(is_sent), "a whole fragment at a time");
+    let is_received = |_| matches!(b.poll(), Some(Event::Message(_)));
+    assert!((0..15).any(is_received), "a whole fragment at a time");
 }

@@ -3,12 +3,9 @@
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use bywire::handshake::Packet;
-use bywire::{
-    Address, Admit, Confirm, ConnectError, Event, OpenError, Port, PortName, PortOptions, Priority, Refusal,
-};
+use bywire::{Admit, Confirm, ConnectError, Event, OpenError, Port, PortOptions, Priority, Refusal};
 use bywire_ring::memory::Memory;
 use bywire_sys::memory::Mapping;
 use bywire_testing::actor::{Actor, Context, Role};
@@ -16,9 +13,8 @@ use bywire_testing::here::is_root;
 use bywire_testing::rogue;
 use rustix::fs::OFlags;
 
-use crate::ports::PortDirectory;
+use crate::ports::{MINUTE, PortDirectory, address, name, named, next, serve, until_ended};
 
-const MINUTE: Duration = Duration::from_secs(60);
 /// Users and groups without an entry in the user database.
 const ALICE: &str = "54321";
 const BOB: &str = "54322";
@@ -26,14 +22,6 @@ const GROUP: u32 = 54_400;
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("user", user)];
-
-/// A runtime directory for all users, as root makes it.
-fn shared() -> PortDirectory {
-    use std::os::unix::fs::PermissionsExt;
-    let place = PortDirectory::new();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o1777)).expect("chmod");
-    place
-}
 
 /// Becomes another user, then follows its orders: `open RULE`, `connect NAME`, `reach PID`.
 fn user(context: &mut Context) {
@@ -49,17 +37,17 @@ fn user(context: &mut Context) {
                     "everyone" => Admit::Everyone,
                     _ => Admit::SameUser,
                 };
-                let name = Some(PortName::Name("theirs".to_owned()));
+                let name = Some(name("theirs"));
                 let opened = Port::open(PortOptions { name, admit, ..context.options() });
                 context.tell(format!("{:?}", opened.as_ref().err()));
                 port = opened.ok();
-                serve(port.as_mut());
+                answer_one(port.as_mut());
             }
             "connect" => context.tell(attempt(context, argument)),
             "hoard" => hoard(context, argument),
             "keep" => keep(context, argument),
             "reach" => context.tell(reach(argument)),
-            "listen" => serve(port.as_mut()),
+            "listen" => answer_one(port.as_mut()),
             other => panic!("{other}"),
         }
     }
@@ -77,7 +65,7 @@ fn become_user(user: u32, group: u32) {
 }
 
 /// Answers one peer until it leaves or this actor is killed.
-fn serve(port: Option<&mut Port>) {
+fn answer_one(port: Option<&mut Port>) {
     let Some(port) = port else { return };
     while let Ok(Some(event)) = port.wait(Some(MINUTE)) {
         match event {
@@ -98,7 +86,7 @@ fn attempt(context: &Context, name: &str) -> String {
         Ok(port) => port,
         Err(error) => return format!("{error:?}"),
     };
-    let peer = match port.connect(&Address::local(name.parse::<PortName>().expect("a name")), MINUTE) {
+    let peer = match port.connect(&address(name), MINUTE) {
         Ok(peer) => peer,
         Err(error) => return format!("{error:?}"),
     };
@@ -116,7 +104,7 @@ fn attempt(context: &Context, name: &str) -> String {
 
 /// Several ports begin long messages to one port, and stop in the middle until told to go on.
 fn hoard(context: &mut Context, name: &str) {
-    let address = Address::local(name.parse::<PortName>().expect("a name"));
+    let address = address(name);
     let mut ports: Vec<Port> = (0..3)
         .map(|_| {
             let mut port = Port::open(context.options()).expect("open");
@@ -146,15 +134,9 @@ fn keep(context: &mut Context, argument: &str) {
     let (name, how) = argument.split_once(' ').expect("two words");
     let rogue =
         rogue::Rogue::new(&context.directory, &format!("keeper-{}", rustix::process::geteuid().as_raw()));
-    let enter = || {
-        let socket = rogue.connect(name);
-        socket.send(&Packet::Hello(rogue.introduction()).to_bytes(), &rogue.offer()).expect("send");
-        match rogue::answer(&socket) {
-            Some((Packet::Welcome(theirs), mut files)) => {
-                Ok((theirs.geometry.segment_bytes(), files.remove(0)))
-            }
-            other => Err(format!("{:?}", other.map(|(packet, _)| packet))),
-        }
+    let enter = || match rogue::answer(&rogue.approach(name, &rogue.hello(), &rogue.offer())) {
+        Some((Packet::Welcome(theirs), mut files)) => Ok((theirs.geometry.segment_bytes(), files.remove(0))),
+        other => Err(format!("{:?}", other.map(|(packet, _)| packet))),
     };
     let (mut kept, mut bytes) = (Vec::<Box<dyn std::any::Any>>::new(), 0);
     let refusal = loop {
@@ -244,7 +226,7 @@ fn ports_admit_the_users_that_their_owner_names() {
         ("group", GROUP, true),
         ("everyone", 60_000, true),
     ] {
-        let place = shared();
+        let place = PortDirectory::shared();
         // Only a member of a group may open a port for it.
         let mut alice = start(&place, ALICE, GROUP);
         let mut bob = start(&place, BOB, bob_group);
@@ -257,7 +239,7 @@ fn ports_admit_the_users_that_their_owner_names() {
         assert!(taken.contains("InUse"), "{taken}");
         alice.kill();
         let taken = ask(&mut bob, "open own");
-        let name = PortName::Name("theirs".to_owned());
+        let name = name("theirs");
         let expected = OpenError::OtherUser(name.clone(), place.path().join("theirs.port"));
         assert!(
             [format!("Some({expected:?})"), format!("Some({:?})", OpenError::InUse(name))].contains(&taken),
@@ -271,7 +253,7 @@ fn a_third_user_cannot_reach_memory_and_even_the_same_user_cannot_write_it() {
     if !is_root() {
         return;
     }
-    let place = shared();
+    let place = PortDirectory::shared();
     let mut alice = start(&place, ALICE, GROUP);
     let mut again = start(&place, ALICE, GROUP);
     let mut bob = start(&place, BOB, 60_000);
@@ -294,12 +276,11 @@ fn another_user_that_keeps_memory_of_ended_connections_gets_no_more() {
         return;
     }
     for how in ["mapped", "open", "a mere path"] {
-        let place = shared();
-        let name = Some("shared".parse().expect("a name"));
-        let mut port = place.open(PortOptions { name, admit: Admit::Everyone, ..place.options() });
+        let place = PortDirectory::shared();
+        let mut port = place.open(PortOptions { admit: Admit::Everyone, ..named("shared") });
         let (mut alice, mut bob) = (start(&place, ALICE, GROUP), start(&place, BOB, GROUP));
         alice.tell(&format!("keep shared {how}"));
-        let (line, _) = hear(&mut port, &mut alice);
+        let line = hear(&mut port, &mut alice);
         let (bytes, refusal) = line.split_once(' ').expect("bytes and a refusal");
         let bytes: usize = bytes.parse().expect("a number");
         // Until the end of a connection is noticed, its memory counts as in use.
@@ -307,35 +288,15 @@ fn another_user_that_keeps_memory_of_ended_connections_gets_no_more() {
         assert_eq!(refusal, format!("{:?}", Some(Packet::Refuse(Refusal::MemoryKept))), "{how}");
         // Other users are not affected.
         bob.tell(&format!("keep shared {how}"));
-        assert!(hear(&mut port, &mut bob).0.ends_with("MemoryKept))"), "{how}: with an account of his own");
+        assert!(hear(&mut port, &mut bob).ends_with("MemoryKept))"), "{how}: with an account of his own");
         alice.tell("let go");
-        assert_eq!(hear(&mut port, &mut alice).0, "let in", "{how}");
+        assert_eq!(hear(&mut port, &mut alice), "let in", "{how}");
     }
 }
 
-/// Runs a port until an actor has sent a line. Returns the line and the port's events.
-fn hear(port: &mut Port, actor: &mut Actor) -> (String, Vec<Event>) {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| actor.hear().expect("a word"));
-        let mut events = Vec::new();
-        while !thread.is_finished() {
-            events.extend(port.wait(Some(Duration::from_millis(1))).expect("wait"));
-        }
-        (thread.join().expect("it said so"), events)
-    })
-}
-
-/// Runs a port until an actor has sent a line that begins with `word`. Returns the port's events.
-fn live(port: &mut Port, actor: &mut Actor, word: &str) -> Vec<Event> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| actor.expect(word));
-        let mut events = Vec::new();
-        while !thread.is_finished() {
-            events.extend(port.wait(Some(Duration::from_millis(1))).expect("wait"));
-        }
-        thread.join().expect("it said so");
-        events
-    })
+/// Runs a port until an actor has sent a line.
+fn hear(port: &mut Port, actor: &mut Actor) -> String {
+    serve(port, || actor.hear().expect("a word")).0
 }
 
 /// How many receive buffers of low priority were missing. Posts them again.
@@ -353,14 +314,13 @@ fn another_user_cannot_hold_every_posted_buffer() {
         return;
     }
     for (count, user, held) in [(4, ALICE, 1), (16, ALICE, 2), (4, "0", 3)] {
-        let place = shared();
-        let name = Some("shared".parse().expect("a name"));
-        let options = PortOptions { name, admit: Admit::Everyone, receive_tokens: count, ..place.options() };
+        let place = PortDirectory::shared();
+        let options = PortOptions { admit: Admit::Everyone, receive_tokens: count, ..named("shared") };
         let mut port = place.open(options);
         assert_eq!(missing(&mut port), count as usize);
         let mut actor = start(&place, user, GROUP);
         actor.tell("hoard shared");
-        live(&mut port, &mut actor, "begun");
+        serve(&mut port, || actor.expect("begun"));
         let mut later = Vec::new();
         // All the data is there by now, so polls alone would take it.
         (0..100_000).for_each(|_| later.extend(port.poll()));
@@ -368,26 +328,20 @@ fn another_user_cannot_hold_every_posted_buffer() {
         assert_eq!(missing(&mut port), held, "user {user}, {count} buffers");
         // All messages arrive, one after the other.
         actor.tell("go on");
-        let mut events = live(&mut port, &mut actor, "sent");
+        let (_, mut events) = serve(&mut port, || actor.expect("sent"));
         let of_messages =
             |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Message(_))).count();
         while of_messages(&events) < 3 {
-            events.push(port.wait(Some(MINUTE)).expect("wait").expect("an event"));
+            events.push(next(&mut port));
         }
         assert!(!events.iter().any(|event| matches!(event, Event::BufferNeeded { .. })), "{events:?}");
         // The buffer held by a killed sender comes back.
-        let mut next = start(&place, user, GROUP);
-        next.tell("hoard shared");
-        live(&mut port, &mut next, "begun");
+        let mut killed = start(&place, user, GROUP);
+        killed.tell("hoard shared");
+        serve(&mut port, || killed.expect("begun"));
         missing(&mut port);
-        next.kill();
-        let mut gone = 0;
-        while gone < 3 {
-            gone += usize::from(matches!(
-                port.wait(Some(MINUTE)).expect("wait"),
-                Some(Event::Disconnected { .. })
-            ));
-        }
+        killed.kill();
+        (0..3).for_each(|_| _ = until_ended(&mut port, |_, _| {}));
         drop(port.post_receive(Priority::Low, vec![0]).expect_err("they are back"));
     }
 }
@@ -402,19 +356,10 @@ fn a_port_rings_after_its_process_changes_its_user() {
         eprintln!("not run: this kernel has no RWF_NOSIGNAL (Linux 6.18), so that no doorbell is rung");
         return;
     }
-    let place = shared();
-    let name = Some("ringer".parse().expect("a name"));
-    let mut port = place.open(PortOptions { name, ..place.options() });
+    let place = PortDirectory::shared();
+    let mut port = place.named("ringer");
     let rogue = rogue::Rogue::new(place.path(), "sleeper");
-    let mut inside = None;
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| rogue.enter("ringer").expect("let in"));
-        while !thread.is_finished() {
-            port.wait(Some(Duration::from_millis(1))).expect("wait");
-        }
-        inside = thread.join().ok();
-    });
-    let inside = inside.expect("let in");
+    let (inside, _) = serve(&mut port, || rogue.enter("ringer").expect("let in"));
     let peer = port.peers().next().expect("one");
     let mut bytes = [0; 256];
     for generation in 1..3u64 {

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use bywire::{Confirm, Event, Key, Peer, Port, PortOptions, Priority, Rights, SendError};
 use rustix::event::epoll;
 
-use crate::ports::{PortDirectory, until};
+use crate::ports::{MINUTE, PortDirectory, address, name, next, post_needed, until};
 
-const MINUTE: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 3000;
 
 fn sleepy(place: &PortDirectory) -> PortOptions {
@@ -20,14 +19,10 @@ fn sleepy(place: &PortDirectory) -> PortOptions {
 
 fn message(port: &mut Port) -> bywire::Message {
     loop {
-        match port.wait(Some(MINUTE)).expect("wait") {
-            Some(Event::Message(message)) => return message,
-            Some(Event::BufferNeeded { priority, length_bytes, .. }) => {
-                port.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-            }
-            Some(Event::Room { .. } | Event::Sent { .. }) => {}
-            Some(other) => panic!("{other:?}"),
-            None => panic!("asleep on a message"),
+        match next(port) {
+            Event::Message(message) => return message,
+            Event::Room { .. } | Event::Sent { .. } => {}
+            other => assert!(post_needed(port, &other), "{other:?}"),
         }
     }
 }
@@ -73,10 +68,8 @@ fn a_sleeping_sender_is_woken_by_room_and_by_delivery() {
             // Three times as much as the ring holds.
             let bytes = vec![1; 200_000 + round as usize];
             a.send_buffer(to_b, priority(round), bytes, Confirm::Delivered).expect("token");
-            match a.wait(Some(MINUTE)).expect("wait") {
-                Some(Event::Sent { result: Ok(()), .. }) => {}
-                other => panic!("{other:?} instead of a completion"),
-            }
+            let event = next(&mut a);
+            assert!(matches!(event, Event::Sent { result: Ok(()), .. }), "{event:?} instead of a completion");
         }
     });
     assert!(a.statistics().sleeps > 0, "nobody slept: nothing was proved");
@@ -95,8 +88,8 @@ fn a_full_lane_announces_room() {
         for round in 0..20 * ROUNDS {
             while let Err(error) = a.send(to_b, Priority::Low, &round.to_ne_bytes()) {
                 assert_eq!(error, SendError::Full);
-                match a.wait(Some(MINUTE)).expect("wait") {
-                    Some(Event::Room { peer, priority: Priority::Low }) => assert_eq!(peer, to_b),
+                match next(&mut a) {
+                    Event::Room { peer, priority: Priority::Low } => assert_eq!(peer, to_b),
                     other => panic!("{other:?} instead of room"),
                 }
             }
@@ -121,22 +114,19 @@ fn a_sleeping_borrower_is_woken_to_give_a_block_back() {
         scope.spawn(|| {
             let sender = sender;
             while !is_over.load(Ordering::Relaxed) {
-                match borrower.wait(Some(MINUTE)).expect("wait") {
-                    Some(Event::Lent(lent)) => sender.send(lent).expect("the other thread"),
-                    Some(Event::Message(_)) => return,
+                match next(&mut borrower) {
+                    Event::Lent(lent) => sender.send(lent).expect("the other thread"),
+                    Event::Message(_) => return,
                     other => panic!("{other:?}"),
                 }
             }
         });
         for round in 0..ROUNDS {
-            let mut free = None;
             // The lender gets no event: it waits until the borrower has woken.
-            until(|| {
+            let mut block = until(|| {
                 assert!(lender.poll().is_none());
-                free = heap.block();
-                free.is_some()
+                heap.block()
             });
-            let mut block = free.expect("free");
             block[..4].copy_from_slice(&round.to_ne_bytes());
             lender.send_lent(priority(round), block, 4).expect("room");
         }
@@ -276,15 +266,13 @@ fn a_program_that_watches_the_descriptor_misses_no_message_and_does_not_spin() {
 #[test]
 fn a_program_that_watches_the_descriptor_is_told_of_new_and_ended_peers() {
     let place = PortDirectory::new();
-    let name: bywire::PortName = "sleeper".parse().expect("a name");
-    let mut sleeper = place.open(PortOptions { name: Some(name.clone()), ..sleepy(&place) });
+    let mut sleeper = place.open(PortOptions { name: Some(name("sleeper")), ..sleepy(&place) });
     for (poller, _keep) in watchers(&sleeper) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..ROUNDS / 30 {
                     let mut late = place.open(place.options());
-                    let peer =
-                        late.connect(&bywire::Address::local(name.clone()), MINUTE).expect("it answers");
+                    let peer = late.connect(&address("sleeper"), MINUTE).expect("it answers");
                     late.send(peer, Priority::High, b"late").expect("room");
                 }
             });

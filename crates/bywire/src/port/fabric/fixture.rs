@@ -19,7 +19,7 @@ use crate::message::event::Event;
 use crate::message::options::PortOptions;
 use crate::message::peer::Peer;
 use crate::port::Port;
-use crate::port::remote_peer::RemotePeer;
+use crate::port::remote_peer::{Call, RemotePeer, Stage};
 use crate::port::slots::Slot;
 use crate::wire::connection::windows;
 
@@ -117,15 +117,61 @@ impl Fixture {
     }
 
     /// Polls until a condition holds. Fails after [`TIMEOUT`].
+    #[track_caller]
     pub fn until(&mut self, mut is_so: impl FnMut(&mut Port, Option<Event>) -> bool) {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
+        until(|| {
             let event = self.port.poll();
-            if is_so(&mut self.port, event) {
-                return;
+            is_so(&mut self.port, event)
+        });
+    }
+
+    /// Exchanges packets with a peer until a condition holds. The program takes no events meanwhile.
+    #[track_caller]
+    pub fn exchange_until(
+        &mut self,
+        fake: &mut FakePeer,
+        mut is_so: impl FnMut(&mut Self, &FakePeer) -> bool,
+    ) {
+        until(|| {
+            let is_over = is_so(self, fake);
+            if !is_over {
+                fake.exchange();
+                self.port.look_remote();
             }
-            assert!(Instant::now() < deadline, "timed out");
-        }
+            is_over
+        });
+    }
+
+    /// Runs the timers as at a later time.
+    pub fn pass_time(&mut self, now_ns: u64) {
+        self.port.fabric.as_deref_mut().expect("made").run_timers(now_ns, &mut self.port.slots);
+        self.port.take_news(now_ns);
+    }
+
+    /// Makes a peer one that has not proved itself, since this time.
+    pub fn unprove(&mut self, peer: Peer, since_ns: u64, is_caller: bool) {
+        let Some(Slot::Wire(remote)) = self.port.slots.replace(peer, Slot::Free { last: None }) else {
+            panic!("no peer")
+        };
+        let call = Call {
+            address: "b/7".parse().expect("an address"),
+            number: remote.number,
+            stage: Stage::Proving { remote, since_ns },
+            since_ns,
+            other_user: None,
+            announce: true,
+            is_caller,
+        };
+        self.port.slots.replace(peer, Slot::Calling(Box::new(call)));
+    }
+}
+
+/// Repeats until a condition holds. Fails after [`TIMEOUT`].
+#[track_caller]
+pub fn until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "timed out");
     }
 }
 

@@ -288,13 +288,20 @@ mod tests {
     fn registered(kept: Vec<Kept>) -> (Service, Socket, tempfile::TempDir) {
         let directory = tempfile::tempdir().expect("a directory");
         let listener = Listener::bind(&directory.path().join(SOCKET_NAME)).expect("bound");
-        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
-        let mut service = Service::new(&runtime);
+        let mut service = service_in(&directory);
+        register(&mut service, kept);
+        (service, listener.accept().expect("accept").expect("somebody"), directory)
+    }
+
+    fn service_in(directory: &tempfile::TempDir) -> Service {
+        Service::new(&RuntimeDirectory::open(Some(directory.path())).expect("ours"))
+    }
+
+    fn register(service: &mut Service, kept: Vec<Kept>) {
         let udp = UdpSocket::bind_everywhere(0).expect("bound");
         let port = PortName::Number(7);
         let registration = Registration { port: &port, incarnation: 1, is_reachable: true, kept, udp: &udp };
         assert_eq!(service.register(registration), Ok(true));
-        (service, listener.accept().expect("accept").expect("somebody"), directory)
     }
 
     fn requests(node: &Socket) -> Vec<Request> {
@@ -348,10 +355,7 @@ mod tests {
         let path = directory.path().join(SOCKET_NAME);
         std::fs::remove_file(&path).expect("the lost one's");
         let listener = Listener::bind(&path).expect("bound");
-        let (port, udp) = (PortName::Number(7), UdpSocket::bind_everywhere(0).expect("bound"));
-        let (incarnation, is_reachable, kept) = (1, true, Vec::new());
-        let registration = Registration { port: &port, incarnation, is_reachable, kept, udp: &udp };
-        assert_eq!(service.register(registration), Ok(true));
+        register(&mut service, Vec::new());
         let next = listener.accept().expect("accept").expect("somebody");
         service.hear().expect("it is there");
         let requests = requests(&next);
@@ -401,13 +405,8 @@ mod tests {
             println!("not run: this kernel lets descriptors into any queue: requires Linux 6.16");
             return;
         }
-        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
-        let mut service = Service::new(&runtime);
-        let udp = UdpSocket::bind_everywhere(0).expect("bound");
-        let port = PortName::Number(7);
-        let (incarnation, is_reachable, kept) = (1, true, vec![kept(1)]);
-        let registration = Registration { port: &port, incarnation, is_reachable, kept, udp: &udp };
-        assert_eq!(service.register(registration), Ok(true));
+        let mut service = service_in(&directory);
+        register(&mut service, vec![kept(1)]);
         service.tell(&Request::Release { connection: 1 });
         let due_ns = service.due_at_ns().expect("it is tried again");
         assert!(due_ns <= clock::nanoseconds() + FLUSH_PAUSE_NS);
@@ -425,8 +424,7 @@ mod tests {
     #[test]
     fn a_node_with_a_full_backlog_is_called_again_soon_and_an_absent_one_at_doubling_intervals() {
         let directory = tempfile::tempdir().expect("a directory");
-        let runtime = RuntimeDirectory::open(Some(directory.path())).expect("ours");
-        let mut service = Service::new(&runtime);
+        let mut service = service_in(&directory);
         let mut due_ms = |is_absent: bool, is_awaited: bool| {
             match is_absent {
                 true => drop(service.lose(0)),

@@ -257,6 +257,17 @@ mod tests {
         ([127, 0, 0, 1], socket.local_address().expect("bound").port()).into()
     }
 
+    /// Sockets of a port, and so many peers at loopback, the first of which have a connected socket each.
+    fn connected<const PEERS: usize>(connected: usize) -> (Sockets, SocketAddr, [UdpSocket; PEERS]) {
+        let mut sockets = Sockets::new().expect("bound");
+        let to = address(sockets.common());
+        let peers = [(); PEERS].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
+        for (index, peer) in (0..).zip(&peers[..connected]) {
+            assert!(sockets.connect(index, address(peer).into()).is_some());
+        }
+        (sockets, to, peers)
+    }
+
     /// Everything that comes within a moment.
     fn receive_all(sockets: &mut Sockets, count: usize) -> Vec<Vec<u8>> {
         let (mut all, started) = (Vec::new(), Instant::now());
@@ -273,12 +284,7 @@ mod tests {
 
     #[test]
     fn packets_of_connected_peers_and_of_others_are_all_received() {
-        let mut sockets = Sockets::new().expect("bound");
-        let to = address(sockets.common());
-        let peers = [(); 3].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        for (index, peer) in (0..).zip(&peers[..2]) {
-            assert!(sockets.connect(index, address(peer).into()).is_some());
-        }
+        let (mut sockets, to, peers) = connected::<3>(2);
         for round in 0..100u8 {
             for (number, peer) in (0..).zip(&peers) {
                 peer.send(Some(to), &[number, round]).expect("sent");
@@ -290,12 +296,7 @@ mod tests {
 
     #[test]
     fn a_search_of_all_sockets_finds_every_waiting_packet() {
-        let mut sockets = Sockets::new().expect("bound");
-        let to = address(sockets.common());
-        let peers = [(); CONNECTED_MAX].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        for (index, peer) in (0..).zip(&peers) {
-            assert!(sockets.connect(index, address(peer).into()).is_some());
-        }
+        let (mut sockets, to, peers) = connected::<CONNECTED_MAX>(CONNECTED_MAX);
         for peer in peers.iter().cycle().take(100) {
             peer.send(Some(to), b"!").expect("sent");
             sockets.look_everywhere();
@@ -307,9 +308,7 @@ mod tests {
     #[test]
     fn packets_from_before_a_peer_had_its_own_socket_are_received_before_later_ones() {
         for round in 0..20u8 {
-            let mut sockets = Sockets::new().expect("bound");
-            let to = address(sockets.common());
-            let peer = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
+            let (mut sockets, to, [peer]) = connected(0);
             (0..5).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
             assert!(sockets.connect(0, address(&peer).into()).is_some());
             (5..10).for_each(|number| peer.send(Some(to), &[round, number]).expect("sent"));
@@ -326,10 +325,7 @@ mod tests {
 
     #[test]
     fn strangers_who_fill_the_common_socket_do_not_keep_a_peer_from_its_own() {
-        let mut sockets = Sockets::new().expect("bound");
-        let to = address(sockets.common());
-        let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        assert!(sockets.connect(0, address(&peer).into()).is_some());
+        let (mut sockets, to, [peer, stranger]) = connected(1);
         peer.send(Some(to), b"!").expect("sent");
         let mut buffer = [0; 8];
         let found = (0..4 * EARLIER_MAX).any(|_| {
@@ -341,10 +337,7 @@ mod tests {
 
     #[test]
     fn the_only_peer_is_found_at_once_and_strangers_make_the_port_look_elsewhere_for_no_longer() {
-        let mut sockets = Sockets::new().expect("bound");
-        let to = address(sockets.common());
-        let [peer, stranger] = [(); 2].map(|()| UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound"));
-        assert!(sockets.connect(0, address(&peer).into()).is_some());
+        let (mut sockets, to, [peer, stranger]) = connected(1);
         let mut looks_until = |from: &UdpSocket| {
             from.send(Some(to), b"!").expect("sent");
             let mut looks = 1;
@@ -362,9 +355,7 @@ mod tests {
 
     #[test]
     fn after_its_socket_is_closed_a_peer_reaches_the_common_one_also_beside_a_copy_in_a_child() {
-        let mut sockets = Sockets::new().expect("bound");
-        let to = address(sockets.common());
-        let peer = UdpSocket::bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let (mut sockets, to, [peer]) = connected(0);
         let copy = {
             use std::os::fd::AsFd;
             let socket = sockets.connect(0, address(&peer).into()).expect("connected");

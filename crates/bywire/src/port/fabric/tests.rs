@@ -9,7 +9,7 @@ use bywire_wire::frame::Lane;
 use bywire_wire::record::Head;
 use bywire_wire::service::{self, End, Notice, PACKET_BYTES_MAX, Request, SOCKET_NAME, from_bytes, to_bytes};
 
-use super::fixture::{FakePeer, Fixture, TIMEOUT, terms};
+use super::fixture::{FakePeer, Fixture, TIMEOUT, terms, until};
 use super::*;
 use crate::message::error::{ConnectError, DisconnectReason};
 use crate::message::event::Event;
@@ -17,12 +17,15 @@ use crate::message::options::{Admit, PortOptions, Reach};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::region::Key;
 use crate::message::resources::EVENTS_MAX;
-use crate::port::remote_peer::{Call, Stage};
 use crate::port::slots::Slot;
 use crate::port::{packet_counts, send_followed_datagram};
 
 /// Many seconds later.
 const MUCH_LATER_NS: u64 = 3_600_000_000_000;
+
+fn tell(node: &Socket, notice: &Notice) {
+    node.send(&to_bytes(notice).expect("short"), &[]).expect("room");
+}
 
 fn requests(node: &Socket) -> Vec<Request> {
     let mut found = Vec::new();
@@ -38,7 +41,7 @@ fn register(fixture: &mut Fixture) -> Socket {
     fixture.port.fabric().expect("a socket");
     fixture.port.join_node().expect("the node is there");
     let node = fixture.node.accept().expect("accept").expect("somebody");
-    node.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
+    tell(&node, &Notice::Registered { node: "a".to_owned() });
     fixture.port.hear_node();
     node
 }
@@ -72,7 +75,7 @@ fn a_node_that_makes_users_up_leaves_places_to_others() {
         let mut terms = terms(([127, 0, 0, 1], 9).into(), offers, &options);
         (terms.peer.node, terms.peer.user) = (from.to_owned(), user.to_owned());
         let offer = Notice::Offer { offer: offers, peer: terms.peer, introduction: terms.introduction };
-        node.send(&to_bytes(&offer).expect("short"), &[]).expect("room");
+        tell(&node, &offer);
         fixture.port.hear_node();
         match &requests(&node)[..] {
             [Request::Accept { .. }] => true,
@@ -145,17 +148,16 @@ fn an_active_peer_gets_a_connected_socket_and_loses_it_with_silence_but_no_messa
     for unreachable_after in [PortOptions::default().unreachable_after, Duration::ZERO] {
         let mut fixture = Fixture::new(PortOptions { unreachable_after, ..PortOptions::default() });
         let mut fake = fixture.meet();
-        let index = fake.peer.index;
-        let has_socket = |fixture: &mut Fixture| matches!(fixture.port.slots.state_at(index), Some(Slot::Wire(remote)) if remote.has_socket());
+        let peer = fake.peer;
+        let has_socket = |fixture: &mut Fixture| fixture.remote(peer).has_socket();
         assert!(!has_socket(&mut fixture), "an idle peer has none");
         bounce_until(&mut fixture, &mut fake, has_socket);
         // Nobody answers for a while.
         fixture.port.send(fake.peer, Priority::High, b"still there?").expect("room");
-        let deadline = Instant::now() + TIMEOUT;
-        while has_socket(&mut fixture) {
-            assert!(Instant::now() < deadline, "it is kept");
+        until(|| {
             fixture.port.poll();
-        }
+            !has_socket(&mut fixture)
+        });
         bounce_until(&mut fixture, &mut fake, has_socket);
     }
 }
@@ -211,8 +213,7 @@ fn is_given_up(what: impl FnOnce(&mut Fixture, &mut FakePeer)) {
     loop {
         match fixture.port.wait(Some(deadline.saturating_duration_since(Instant::now()))).expect("wait") {
             Some(Event::Disconnected { reason, .. }) => {
-                assert_eq!(reason, DisconnectReason::Unreachable);
-                return;
+                return assert_eq!(reason, DisconnectReason::Unreachable);
             }
             None => panic!("its silence was not noticed"),
             _ => {}
@@ -268,6 +269,11 @@ fn messages_of_a_dead_peer_wait_until_the_program_takes_events() {
     assert_eq!(messages, 3);
 }
 
+/// Returns whether the port has all that was sent in a lane.
+fn has_all(fake: &FakePeer, lane: Lane) -> bool {
+    fake.connection.acknowledged(lane) == fake.connection.end(lane)
+}
+
 #[test]
 fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     const COUNT: usize = 100;
@@ -275,12 +281,7 @@ fn messages_of_an_ended_peer_take_only_the_memory_that_they_need() {
     let mut fake = fixture.meet();
     // One byte more than an event holds itself.
     (0..COUNT).for_each(|_| fake.queue(Lane::Low, &[1; 57]));
-    let deadline = Instant::now() + TIMEOUT;
-    while fake.connection.acknowledged(Lane::Low) < fake.connection.end(Lane::Low) {
-        assert!(Instant::now() < deadline, "they do not arrive");
-        fake.exchange();
-        fixture.port.look_remote();
-    }
+    fixture.exchange_until(&mut fake, |_, fake| has_all(fake, Lane::Low));
     fixture.port.remote_has_ended(fake.peer.index, End::PeerEnded);
     let memory = fixture.port.resources.events.iter().map(|event| match event {
         Event::Message(message) => message.payload.memory_bytes(),
@@ -342,7 +343,7 @@ fn a_dropped_port_is_told_of_a_dead_peer() {
     let connection = fixture.remote(fake.peer).number;
     fixture.port.send(fake.peer, Priority::High, b"good-bye").expect("room");
     let notice = Notice::Ended { connection, reason: End::PeerEnded };
-    node.send(&to_bytes(&notice).expect("short"), &[]).expect("room");
+    tell(&node, &notice);
     let begun = Instant::now();
     drop(fixture);
     assert!(begun.elapsed() < TIMEOUT / 2, "{:?}", begun.elapsed());
@@ -384,15 +385,7 @@ fn other_records_of_high_priority_come_before_short_messages_of_low_priority() {
     let mut record = Vec::new();
     Head::Message { length: 8, is_long: false, is_prompt: true }.write(&mut record);
     fake.connection.send(Lane::High, [&record[..], &[2; 8]].concat()).expect("room");
-    let deadline = Instant::now() + TIMEOUT;
-    while [Lane::Low, Lane::High]
-        .iter()
-        .any(|lane| fake.connection.acknowledged(*lane) < fake.connection.end(*lane))
-    {
-        assert!(Instant::now() < deadline, "they do not arrive");
-        fake.exchange();
-        fixture.port.look_remote();
-    }
+    fixture.exchange_until(&mut fake, |_, fake| has_all(fake, Lane::Low) && has_all(fake, Lane::High));
     let mut priorities = Vec::new();
     fixture.until(|_, event| {
         priorities.extend(event.and_then(|event| match event {
@@ -501,8 +494,7 @@ fn a_connect_to_a_silent_node_times_out() {
         let peer = fixture.port.connect_start(&"b/7".parse().expect("an address")).expect("begun");
         let fabric = fixture.port.fabric.as_deref_mut().expect("made");
         assert!(fabric.first_deadline_ns().is_some_and(|at_ns| at_ns < now_ns() + 15_000_000_000));
-        fabric.run_timers(now_ns() + MUCH_LATER_NS, &mut fixture.port.slots);
-        fixture.port.take_news(now_ns() + MUCH_LATER_NS);
+        fixture.pass_time(now_ns() + MUCH_LATER_NS);
         let silent = DisconnectReason::NotConnected(ConnectError::NoFabric(NoFabric::Silent));
         let event = fixture.port.poll();
         assert!(
@@ -526,10 +518,7 @@ fn memory_of_an_idle_peer_is_given_back() {
         fake.exchange();
     });
     assert!(fixture.remote(fake.peer).wire.memory_bytes() > 0);
-    let later_ns = now_ns() + MUCH_LATER_NS;
-    let fabric = fixture.port.fabric.as_deref_mut().expect("made");
-    fabric.run_timers(later_ns, &mut fixture.port.slots);
-    fixture.port.take_news(later_ns);
+    fixture.pass_time(now_ns() + MUCH_LATER_NS);
     assert_eq!(fixture.remote(fake.peer).wire.memory_bytes(), 0);
     // The route, which is said to be that of Ethernet, is one of loopback.
     fixture.until(|port, _| {
@@ -555,11 +544,10 @@ fn a_forged_packet_makes_no_peer_active() {
     let mut forged = fake.batch().bytes().to_vec();
     *forged.last_mut().expect("a packet") ^= 1;
     fake.udp.send(Some(fake.to), &forged).expect("room");
-    let deadline = Instant::now() + TIMEOUT;
-    while fixture.remote(fake.peer).wire.counts().forged == 0 {
-        assert!(Instant::now() < deadline, "it does not arrive");
+    until(|| {
         fixture.port.look_remote();
-    }
+        fixture.remote(fake.peer).wire.counts().forged > 0
+    });
     assert_eq!(fixture.remote(fake.peer).active_ns, active_ns);
 }
 
@@ -598,20 +586,7 @@ fn a_window_grows_in_the_middle_of_the_first_long_message() {
 fn the_first_packet_of_a_peer_is_acknowledged_before_its_event() {
     let mut fixture = Fixture::new(PortOptions::default());
     let mut fake = fixture.meet();
-    let Some(Slot::Wire(remote)) = fixture.port.slots.replace(fake.peer, Slot::Free { last: None }) else {
-        panic!("no peer")
-    };
-    let (number, now_ns) = (remote.number, now_ns());
-    let call = Call {
-        address: "b/7".parse().expect("an address"),
-        number,
-        stage: Stage::Proving { remote, since_ns: now_ns },
-        since_ns: now_ns,
-        other_user: None,
-        announce: true,
-        is_caller: true,
-    };
-    fixture.port.slots.replace(fake.peer, Slot::Calling(Box::new(call)));
+    fixture.unprove(fake.peer, now_ns(), true);
     fake.queue(Lane::High, b"hello");
     let hello = fake.connection.end(Lane::High);
     fake.transmit();
@@ -627,20 +602,7 @@ fn a_silent_caller_has_its_place_for_ten_seconds_and_a_called_port_for_thirty() 
         for (silent_seconds, is_kept) in [(seconds - 2, true), (seconds + 1, false)] {
             let mut fixture = Fixture::new(PortOptions::default());
             let peer = fixture.meet().peer;
-            let Some(Slot::Wire(remote)) = fixture.port.slots.replace(peer, Slot::Free { last: None }) else {
-                panic!("no peer")
-            };
-            let since_ns = now_ns() - silent_seconds * 1_000_000_000;
-            let call = Call {
-                address: "b/7".parse().expect("an address"),
-                number: remote.number,
-                stage: Stage::Proving { remote, since_ns },
-                since_ns,
-                other_user: None,
-                announce: true,
-                is_caller,
-            };
-            fixture.port.slots.replace(peer, Slot::Calling(Box::new(call)));
+            fixture.unprove(peer, now_ns() - silent_seconds * 1_000_000_000, is_caller);
             fixture.port.look_at_call(now_ns(), peer.index);
             let state = fixture.port.slots.state_at(peer.index);
             assert_eq!(matches!(state, Some(Slot::Calling(_))), is_kept, "{is_caller} {silent_seconds}");
@@ -655,8 +617,8 @@ fn a_lingering_port_is_told_by_its_next_node_at_once() {
     let first = register(&mut fixture);
     // Its peer acknowledges and takes nothing, so nothing is in flight, and no deadline is near.
     fixture.port.send_buffer(fake.peer, Priority::Low, vec![1; 4 << 20], Confirm::Copied).expect("token");
-    let until = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < until {
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
         fixture.port.poll();
         fake.exchange();
     }
@@ -664,21 +626,20 @@ fn a_lingering_port_is_told_by_its_next_node_at_once() {
     let Fixture { port, node, _directory } = fixture;
     let closing = std::thread::spawn(move || drop(port));
     drop(first);
-    let deadline = Instant::now() + TIMEOUT / 2;
-    let second = loop {
-        assert!(Instant::now() < deadline, "it registers again");
+    let mut second = None;
+    until(|| {
         fake.exchange();
-        if let Some(second) = node.accept().expect("accept") {
-            break second;
-        }
         std::thread::sleep(Duration::from_millis(1));
-    };
-    second.send(&to_bytes(&Notice::Registered { node: "a".to_owned() }).expect("short"), &[]).expect("room");
+        second = node.accept().expect("accept");
+        second.is_some()
+    });
+    let second = second.expect("it registers again");
+    tell(&second, &Notice::Registered { node: "a".to_owned() });
     std::thread::sleep(Duration::from_millis(300));
     assert!(!closing.is_finished());
     let ended = Notice::Ended { connection: number, reason: End::PeerEnded };
     let told = Instant::now();
-    second.send(&to_bytes(&ended).expect("short"), &[]).expect("room");
+    tell(&second, &ended);
     closing.join().expect("it closes");
     assert!(told.elapsed() < Duration::from_secs(5), "it heard of the end after {:?}", told.elapsed());
 }
@@ -689,12 +650,7 @@ fn messages_of_an_ended_peer_stay_in_its_lane_while_many_wait_for_the_program() 
     let mut fixture = Fixture::new(PortOptions::default());
     let mut fake = fixture.meet();
     (0..COUNT).for_each(|_| fake.queue(Lane::Low, b""));
-    let deadline = Instant::now() + TIMEOUT;
-    while !fake.connection.is_drained() {
-        assert!(Instant::now() < deadline, "they do not arrive");
-        fake.exchange();
-        fixture.port.look_remote();
-    }
+    fixture.exchange_until(&mut fake, |_, fake| fake.connection.is_drained());
     fixture.port.remote_has_ended(fake.peer.index, End::PeerEnded);
     let waiting = fixture.port.resources.events.len();
     assert!(waiting <= EVENTS_MAX, "{waiting} events wait");
@@ -728,14 +684,10 @@ fn a_connect_waits_for_a_place_in_a_full_backlog_until_its_deadline() {
     assert_eq!(fixture.port.connect(&address, timeout), Err(silent));
     assert!(began.elapsed() >= timeout, "it has tried for {:?}", began.elapsed());
     let called = fixture.port.connect_start(&address).expect("it waits");
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        assert!(Instant::now() < deadline, "it does not call");
+    until(|| {
         assert!(fixture.port.poll().is_none(), "it waits");
         let caller = fixture.node.accept().expect("accept");
-        if caller.is_some_and(|caller| matches!(requests(&caller)[..], [Request::Register { .. }])) {
-            break;
-        }
-    }
+        caller.is_some_and(|caller| matches!(requests(&caller)[..], [Request::Register { .. }]))
+    });
     assert!(matches!(fixture.port.slots.peek(called), Some(Slot::Calling(_))));
 }

@@ -7,19 +7,13 @@ use bywire::{
 use bywire_testing::repetitions;
 use proptest::prelude::*;
 
-use super::port_pair::{ALL, At, Link};
-use crate::ports::until;
-
-pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 31 + seed * 7 + (index >> 8)) as u8).collect()
-}
+use super::port_pair::{ALL, At, Link, pairs};
+use crate::ports::{pattern, post_needed, until};
 
 #[test]
 fn short_messages_cross_both_ways_with_their_true_source() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions::default());
-        for length in [0, 1, 7, 8, 9, 55, 56, 57, 64, 1000, 4095, 4096] {
+    for (kind, link, mut pair) in pairs(&PortOptions::default()) {
+        for length in [0, 1, 7, 8, 9, 55, 56, 57, 63, 64, 1000, 1452, 4095, 4096] {
             for priority in [Priority::Low, Priority::High] {
                 pair.a.send(pair.to_b, priority, &pattern(length, 1)).expect("room");
                 assert_eq!(&pair.message(At::B)[..], pattern(length, 1), "{kind:?} {length} bytes");
@@ -70,18 +64,21 @@ fn long_messages_arrive_intact_and_their_memory_is_returned() {
 
 #[test]
 fn put_get_and_notifications_reach_only_what_the_key_grants() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions::default());
+    for (kind, _link, mut pair) in pairs(&PortOptions::default()) {
         let (to_a, to_b) = (pair.to_a, pair.to_b);
         let both = Rights { read: true, write: true };
-        let key = pair.b.register(vec![0; 20_000], both).expect("region");
+        let key = pair.b.register(vec![9; 1_000_020], both).expect("region");
         let readable = Rights { read: true, write: false };
         let read_only = pair.b.register(pattern(10, 9), readable).expect("region");
-        for length in [0, 1, 100, 4096, 4097, 15_000] {
+        for length in [0, 1, 100, 4096, 4097, 15_000, 1_000_000] {
             pair.a.put(to_b, Priority::Low, (key, 10), pattern(length, 5), None).expect("token");
-            assert!(matches!(pair.next(At::A), Event::Put { result: Ok(()), .. }), "{kind:?}");
-            assert_eq!(&pair.b.region(key).expect("ours")[10..10 + length], pattern(length, 5));
+            match pair.next(At::A) {
+                Event::Put { buffer, result: Ok(()), .. } => assert_eq!(buffer.as_ref(), pattern(length, 5)),
+                other => panic!("{kind:?}: {other:?}"),
+            }
+            let region = pair.b.region(key).expect("ours");
+            assert_eq!(&region[10..10 + length], pattern(length, 5));
+            assert!(region[..10] == [9; 10] && region[1_000_010..] == [9; 10], "and nothing else");
             pair.a.get(to_b, Priority::High, (key, 10), vec![0; length]).expect("token");
             match pair.next(At::A) {
                 Event::Got { buffer, result: Ok(()), .. } => assert_eq!(buffer.as_ref(), pattern(length, 5)),
@@ -89,7 +86,7 @@ fn put_get_and_notifications_reach_only_what_the_key_grants() {
             }
         }
         for (target, length, error) in [
-            ((key, 19_999), 2, TransferError::OutOfRange),
+            ((key, 1_000_019), 2, TransferError::OutOfRange),
             ((key, u64::MAX), 2, TransferError::OutOfRange),
             ((read_only, 0), 1, TransferError::NoRight),
             ((bywire::Key(key.0 ^ 1 << 40), 0), 1, TransferError::BadKey),
@@ -117,11 +114,12 @@ fn put_get_and_notifications_reach_only_what_the_key_grants() {
 
 #[test]
 fn datagrams_arrive_or_are_counted() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions::default());
-        for length in [0, 1, 56, 57, 4096] {
-            let sent = pair.a.send_datagram(pair.to_b, Priority::High, &pattern(length, 7));
+    for (kind, _link, mut pair) in pairs(&PortOptions::default()) {
+        for (length, priority) in [0, 1, 10, 56, 57, 1400, 4096]
+            .into_iter()
+            .flat_map(|length| [(length, Priority::High), (length, Priority::Low)])
+        {
+            let sent = pair.a.send_datagram(pair.to_b, priority, &pattern(length, 7));
             assert_eq!(sent, Ok(true));
             match pair.next(At::B) {
                 Event::Datagram(datagram) => assert_eq!(&datagram.payload[..], pattern(length, 7)),
@@ -140,9 +138,7 @@ fn datagrams_arrive_or_are_counted() {
 
 #[test]
 fn messages_sent_before_a_close_arrive_and_handles_become_invalid() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions::default());
+    for (kind, link, mut pair) in pairs(&PortOptions::default()) {
         let (to_a, to_b) = (pair.to_a, pair.to_b);
         pair.a.send(to_b, Priority::Low, b"last words").expect("room");
         let sent = pair.b.send_buffer(to_a, Priority::Low, vec![3; 100_000], Confirm::Delivered);
@@ -232,10 +228,7 @@ proptest! {
                         received[message.priority as usize].push(message.payload.to_vec());
                         pair.b.recycle(message.payload);
                     }
-                    Event::BufferNeeded { priority, length_bytes, .. } => {
-                        pair.b.post_receive(priority, vec![0; length_bytes as usize]).expect("token");
-                    }
-                    other => panic!("{other:?}"),
+                    other => assert!(post_needed(&mut pair.b, &other), "{other:?}"),
                 }
             }
             next.is_none() && completions == 0 && received.iter().map(Vec::len).sum::<usize>() == sends.len()
@@ -246,9 +239,7 @@ proptest! {
 
 #[test]
 fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions::default());
+    for (kind, _link, mut pair) in pairs(&PortOptions::default()) {
         let (to_a, to_b) = (pair.to_a, pair.to_b);
         for length in [50_000, 6_000, 9_000] {
             pair.b.post_receive(Priority::Low, vec![0; length]).expect("token");
@@ -275,6 +266,8 @@ fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
             assert!(pair.seen(At::B).is_none(), "{kind:?}: said once");
         }
         assert!(pair.seen(At::A).is_none(), "{kind:?}: it is not delivered");
+        pair.b.post_receive(Priority::Low, vec![0; 4096]).expect("token");
+        assert!(matches!(pair.next(At::B), Event::BufferNeeded { .. }), "{kind:?}: said again");
         pair.b.post_receive(Priority::Low, vec![0; 60_000]).expect("token");
         assert_eq!(&pair.message(At::B)[..], pattern(60_000, 0));
         assert!(matches!(pair.next(At::A), Event::Sent { result: Ok(()), .. }));
@@ -283,9 +276,7 @@ fn a_message_without_a_buffer_waits_alone_and_is_announced_once() {
 
 #[test]
 fn a_full_lane_leaves_the_other_its_room_and_announces_its_own() {
-    for kind in ALL {
-        let link = Link::new(kind);
-        let mut pair = link.meet(&PortOptions { send_tokens: 2, ..PortOptions::default() });
+    for (kind, _link, mut pair) in pairs(&PortOptions { send_tokens: 2, ..PortOptions::default() }) {
         let to_b = pair.to_b;
         let mut sent = 0;
         until(|| match pair.a.send(to_b, Priority::Low, &[7; 1000]) {

@@ -1,13 +1,12 @@
 //! Two ports that are connected by a link.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use bywire::{Address, Event, Payload, Peer, Port, PortOptions, Reach};
 use bywire_wire::keys::Security;
 
 use crate::fake_service::{Behaviour, FakeService, Node, node};
-use crate::ports::{PortDirectory, until};
+use crate::ports::{PortDirectory, meet, meet_at, until};
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +37,15 @@ pub struct PortPair {
     seen: [VecDeque<Event>; 2],
     /// Neighbours of both through shared memory.
     neighbours: Vec<(Port, Peer)>,
+}
+
+/// A pair of ports for each kind of link.
+pub fn pairs(options: &PortOptions) -> impl Iterator<Item = (Kind, Link, PortPair)> {
+    ALL.into_iter().map(|kind| {
+        let link = Link::new(kind);
+        let pair = link.meet(options);
+        (kind, link, pair)
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,36 +103,17 @@ impl Link {
     pub fn meet(&self, options: &PortOptions) -> PortPair {
         let (mut a, mut b) = (self.open(At::A, options), self.open(At::B, options));
         let address = self.address(&b);
-        let (to_b, to_a) = connect(&mut a, &mut b, &address);
+        let (to_b, to_a) = meet_at(&mut a, &mut b, &address);
         let mut pair = PortPair { a, b, to_b, to_a, seen: Default::default(), neighbours: Vec::new() };
         if self.kind == Kind::Mixed {
             for (place, port) in self.places.iter().zip([&mut pair.a, &mut pair.b]) {
                 let mut neighbour = place.open(PortOptions::default());
-                let address = Address::local(port.name().clone());
-                let (to_port, _) = connect(&mut neighbour, port, &address);
+                let (to_port, _) = meet(&mut neighbour, port);
                 pair.neighbours.push((neighbour, to_port));
             }
         }
         pair
     }
-}
-
-/// Connects two ports of this thread.
-pub fn connect(a: &mut Port, b: &mut Port, address: &Address) -> (Peer, Peer) {
-    let to_b = a.connect_start(address).expect("connect");
-    let (mut at_a, mut at_b) = (None, None);
-    until(|| {
-        for (port, met) in [(&mut *a, &mut at_a), (&mut *b, &mut at_b)] {
-            match port.wait(Some(Duration::from_millis(1))).expect("wait") {
-                Some(Event::Connected(peer)) => *met = Some(peer),
-                Some(other) => panic!("{other:?} before the connection"),
-                None => {}
-            }
-        }
-        at_a.is_some() && at_b.is_some()
-    });
-    assert_eq!(at_a, Some(to_b));
-    (to_b, at_b.expect("met"))
 }
 
 impl PortPair {
@@ -143,15 +132,13 @@ impl PortPair {
 
     /// The next event of a port, while both are polled.
     pub fn next(&mut self, at: At) -> Event {
-        let mut found = None;
         until(|| {
-            found = self.seen[at as usize].pop_front();
+            let found = self.seen[at as usize].pop_front();
             if found.is_none() {
                 self.turn();
             }
-            found.is_some()
-        });
-        found.expect("found")
+            found
+        })
     }
 
     /// An event of a port that has been seen already.

@@ -11,13 +11,11 @@ use bywire_testing::actor::{Actor, Context};
 use bywire_wire::keys::Security;
 use rustix::process::Signal;
 
-use super::contract::pattern;
-use super::port_pair::{At, Kind, Link, connect};
+use super::port_pair::{At, Kind, Link};
 use crate::fake_service::Behaviour;
-use crate::ports::{PortDirectory, until};
+use crate::ports::{MINUTE, PortDirectory, meet_at, message, name, next, pattern, until};
 
 const SEALED: Kind = Kind::Udp(Security::Aes256Gcm);
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn behaviour() -> Behaviour {
     Security::Aes256Gcm.into()
@@ -29,12 +27,12 @@ fn address_of(node: &str, port: &Port) -> Address {
 
 /// A port that returns every message until it is told to stop.
 pub fn echo(context: &mut Context) {
-    let name = Some("echo".parse().expect("a name"));
+    let name = Some(name("echo"));
     let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
     let mut port = Port::open(options).expect("open");
     context.tell("ready");
     loop {
-        match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
+        match next(&mut port) {
             Event::Message(message) => {
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
             }
@@ -47,7 +45,7 @@ pub fn echo(context: &mut Context) {
 /// Waits for the next event that is not room.
 fn wait(port: &mut Port) -> Event {
     loop {
-        match port.wait(Some(MINUTE)).expect("wait").expect("something happens in a minute") {
+        match next(port) {
             Event::Room { .. } => {}
             event => return event,
         }
@@ -57,20 +55,25 @@ fn wait(port: &mut Port) -> Event {
 /// Connects while the other port is served.
 fn try_connect(a: &mut Port, b: &mut Port, address: &Address) -> Result<Peer, ConnectError> {
     let peer = a.connect_start(address)?;
-    let mut outcome = None;
     until(|| {
         b.poll();
-        outcome = match a.wait(Some(Duration::from_millis(1))).expect("wait") {
-            Some(Event::Connected(_)) => Some(Ok(peer)),
-            Some(Event::Disconnected { reason: DisconnectReason::NotConnected(error), .. }) => {
-                Some(Err(error))
-            }
-            Some(other) => panic!("{other:?}"),
-            None => None,
-        };
-        outcome.is_some()
+        match a.wait(Some(Duration::from_millis(1))).expect("wait")? {
+            Event::Connected(_) => Some(Ok(peer)),
+            Event::Disconnected { reason: DisconnectReason::NotConnected(error), .. } => Some(Err(error)),
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+/// Connects again and again until the other port is known.
+fn until_known(a: &mut Port, b: &mut Port, address: &Address) {
+    until(|| match try_connect(a, b, address) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error, ConnectError::NoPort);
+            false
+        }
     });
-    outcome.expect("it is over")
 }
 
 #[test]
@@ -188,18 +191,12 @@ fn a_killed_process_is_reported_and_a_stopped_one_is_not() {
     ask(&mut a, b"after");
     a.send_buffer(peer, Priority::Low, vec![7; 1 << 20], Confirm::Delivered).expect("token");
     echo.kill();
-    let (mut failed, mut ended) = (false, false);
-    while !ended {
-        match wait(&mut a) {
-            Event::Sent { result: Err(_), buffer, .. } => failed = buffer.as_ref().len() == 1 << 20,
-            Event::Disconnected { reason, .. } => {
-                assert_eq!(reason, DisconnectReason::Died);
-                ended = true;
-            }
-            other => panic!("{other:?}"),
-        }
+    match wait(&mut a) {
+        Event::Sent { result: Err(_), buffer, .. } => assert_eq!(buffer.as_ref().len(), 1 << 20),
+        other => panic!("{other:?}, and its memory has not come back"),
     }
-    assert!(failed, "its memory came back first");
+    let event = wait(&mut a);
+    assert!(matches!(event, Event::Disconnected { reason: DisconnectReason::Died, .. }), "{event:?}");
     let gone = SendError::Disconnected(DisconnectReason::Died);
     assert_eq!(a.send(peer, Priority::Low, b"x"), Err(gone));
 }
@@ -280,14 +277,7 @@ fn connections_outlive_their_nodes_and_are_registered_with_the_next_ones() {
     // Both register again by themselves, after a second or two.
     let mut other = link.open(At::A, &PortOptions::default());
     let address = address_of("b", &pair.b);
-    let deadline = Instant::now() + MINUTE;
-    loop {
-        assert!(Instant::now() < deadline, "the port is never known again");
-        match try_connect(&mut other, &mut pair.b, &address) {
-            Ok(_) => break,
-            Err(error) => assert_eq!(error, ConnectError::NoPort),
-        }
-    }
+    until_known(&mut other, &mut pair.b, &address);
     pair.a.send(pair.to_b, Priority::High, b"still there").expect("room");
     loop {
         match pair.next(At::B) {
@@ -313,11 +303,7 @@ fn a_connect_that_fails_while_the_node_is_away_does_not_stop_the_port_from_regis
     }
     link.restart(Some(behaviour()));
     let mut other = link.open(At::B, &PortOptions::default());
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while let Err(error) = try_connect(&mut other, &mut port, &address) {
-        assert_eq!(error, ConnectError::NoPort);
-        assert!(Instant::now() < deadline, "the port is never known again");
-    }
+    until_known(&mut other, &mut port, &address);
 }
 
 /// The end of one peer makes a port read its socket before it knows that another one has proved itself.
@@ -401,8 +387,8 @@ fn sleepers_are_woken_in_wait_and_in_the_programs_own_epoll() {
     answering.join().expect("it ends");
 }
 
-/// The UDP ports of this process's sockets. None, if they are not of IPv6.
-fn udp_ports() -> Vec<u16> {
+/// The UDP ports of this process's sockets. `None` if they are not of IPv6, after that has been printed.
+fn udp_ports() -> Option<Vec<u16>> {
     let own = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
     let own: Vec<_> = own.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
     let is_own = |inode: &str| own.iter().any(|link| link.as_os_str() == &*format!("socket:[{inode}]"));
@@ -412,7 +398,11 @@ fn udp_ports() -> Vec<u16> {
         let port = u16::from_str_radix(words.get(1)?.split(':').nth(1)?, 16).ok()?;
         words.get(9).is_some_and(|inode| is_own(inode)).then_some(port)
     };
-    sockets.lines().skip(1).filter_map(port).collect()
+    let ports: Vec<_> = sockets.lines().skip(1).filter_map(port).collect();
+    if ports.is_empty() {
+        println!("not run: without IPv6 the ports' sockets are elsewhere");
+    }
+    (!ports.is_empty()).then_some(ports)
 }
 
 /// Unread packets would wake a sleeper again and again.
@@ -421,11 +411,7 @@ fn a_port_without_peers_stays_asleep_after_a_packet_of_an_unknown_sender() {
     let link = Link::new(SEALED);
     let mut port = link.open(At::A, &PortOptions { spin: Duration::ZERO, ..PortOptions::default() });
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let ports = udp_ports();
-    if ports.is_empty() {
-        println!("not run: without IPv6 the ports' sockets are elsewhere");
-        return;
-    }
+    let Some(ports) = udp_ports() else { return };
     for udp_port in ports {
         let _ = stranger.send_to(&[0xb4; 16], ("127.0.0.1", udp_port));
     }
@@ -442,11 +428,7 @@ fn packets_of_unknown_senders_change_nothing() {
     let link = Link::new(SEALED);
     let mut pair = link.meet(&PortOptions::default());
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
-    let ports = udp_ports();
-    if ports.is_empty() {
-        println!("not run: without IPv6 the ports' sockets are elsewhere");
-        return;
-    }
+    let Some(ports) = udp_ports() else { return };
     for round in 0..50u8 {
         for port in &ports {
             for bytes in [
@@ -472,21 +454,13 @@ fn many_peers_at_once_each_get_their_own_messages() {
     let mut ends = Vec::new();
     for _ in 0..20 {
         let mut port = link.open(At::A, &PortOptions::default());
-        let (to_hub, to_port) = connect(&mut port, &mut hub, &address);
+        let (to_hub, to_port) = meet_at(&mut port, &mut hub, &address);
         ends.push((port, to_hub, to_port));
     }
     for (number, (_, _, to_port)) in ends.iter().enumerate() {
         hub.send(*to_port, Priority::Low, &pattern(500, number)).expect("room");
     }
     for (number, (port, _, _)) in ends.iter_mut().enumerate() {
-        let mut payload = None;
-        until(|| {
-            hub.poll();
-            if let Some(Event::Message(message)) = port.poll() {
-                payload = Some(message.payload);
-            }
-            payload.is_some()
-        });
-        assert_eq!(payload.expect("it came")[..], pattern(500, number));
+        assert_eq!(message(port, &mut hub).payload[..], pattern(500, number));
     }
 }

@@ -96,11 +96,7 @@ fn an_interrupted_put_writes_only_within_its_range() {
     let key = pair.ends[1].register(vec![0; 300_000], Rights { read: false, write: true });
     pair.ends[0].put(Priority::Low, (key, 50_000), vec![9; 200_000], Some(b"x")).expect("a token");
     // One flight of packets, and no more.
-    let mut batch = Batch::new(64 * 1024, 64);
-    pair.ends[0].transmit(pair.now_ns, &mut batch);
-    for packet in batch.packets() {
-        pair.ends[1].receive_packet(pair.now_ns, &mut packet.to_vec());
-    }
+    pair.carry_now(0);
     assert!(pair.ends[1].poll().is_none());
     pair.ends[0].end(DisconnectReason::Here);
     pair.ends[1].drain_and_end(DisconnectReason::Died);

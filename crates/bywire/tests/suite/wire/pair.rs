@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bywire::harness::{End, windows_of};
 use bywire::{Event, PortOptions, TransferError};
+use bywire_testing::connected;
 use bywire_wire::batch::Batch;
 use bywire_wire::connection::Options;
 use bywire_wire::keys::{Security, Side};
@@ -20,19 +21,9 @@ pub struct Pair {
     pub events: [VecDeque<Event>; 2],
 }
 
-/// What both ends of a test agree upon, seen from one of them.
-pub fn options(side: Side, windows: [[u64; 3]; 2]) -> Options {
-    let index = usize::from(side == Side::Responder);
-    Options {
-        side,
-        security: Security::Aes256Gcm,
-        secret: [7; 32].into(),
-        connection: 1 + index as u32,
-        peer_connection: 2 - index as u32,
-        windows: windows[index],
-        peer_windows: windows[1 - index],
-        route_bytes: 1452,
-    }
+/// The options of one end. Both have these windows.
+pub fn options(side: Side, windows: [u64; 3]) -> Options {
+    connected::options(side, Security::Aes256Gcm, windows, 1452)
 }
 
 impl Pair {
@@ -41,7 +32,7 @@ impl Pair {
     }
 
     pub fn with(port: &PortOptions) -> Self {
-        let windows = [windows_of(port); 2];
+        let windows = windows_of(port);
         let end = |side| End::new(options(side, windows), port, port.message_bytes_max);
         Self { ends: [end(Side::Initiator), end(Side::Responder)], now_ns: 0, events: Default::default() }
     }
@@ -50,25 +41,26 @@ impl Pair {
     pub fn carry(&mut self) {
         let began_ns = self.now_ns;
         loop {
-            let mut moved = false;
-            for from in [0, 1] {
-                let mut batch = Batch::new(64 * 1024, 64);
-                self.ends[from].transmit(self.now_ns, &mut batch);
-                for packet in batch.packets() {
-                    self.ends[1 - from].receive_packet(self.now_ns, &mut packet.to_vec());
-                    moved = true;
-                }
-            }
+            let moved = self.carry_now(0) + self.carry_now(1);
             self.now_ns += LATENCY_NS;
-            let next_ns = self.ends.iter().filter_map(End::next_timeout_ns).min();
-            match next_ns {
+            match self.ends.iter().filter_map(End::next_timeout_ns).min() {
                 Some(at_ns) => self.now_ns = self.now_ns.max(at_ns),
-                None if !moved => return,
+                None if moved == 0 => return,
                 None => {}
             }
             // Lengths of packets are probed for as long as there is traffic.
             assert!(self.now_ns < began_ns + BOUND_NS, "the ends never come to rest");
         }
+    }
+
+    /// Carries the packets that leave an end now. Returns their number.
+    pub fn carry_now(&mut self, from: usize) -> usize {
+        let mut batch = Batch::new(64 * 1024, 64);
+        self.ends[from].transmit(self.now_ns, &mut batch);
+        for packet in batch.packets() {
+            self.ends[1 - from].receive_packet(self.now_ns, &mut packet.to_vec());
+        }
+        batch.count()
     }
 
     /// Both programs take all events.
@@ -91,9 +83,15 @@ impl Pair {
         }
         panic!("the event never came");
     }
-}
 
-impl Pair {
+    /// The next message of an end.
+    pub fn until_message(&mut self, end: usize) -> Vec<u8> {
+        self.until(end, |event| match event {
+            Event::Message(message) => Some(message.payload.to_vec()),
+            _ => None,
+        })
+    }
+
     /// The outcome of the put or get that is next to end.
     pub fn until_answered(&mut self, end: usize) -> (Vec<u8>, Result<(), TransferError>) {
         self.until(end, |event| match event {

@@ -1,55 +1,11 @@
 //! Every kind of transfer.
 
-use bywire::{Confirm, Event, FRAGMENT_BYTES, PortOptions, Priority, Rights, SendError, TransferError};
-use bywire_wire::batch::Batch;
+use bywire::{Confirm, Event, PortOptions, Priority, Rights, SendError, TransferError};
 
 use super::pair::Pair;
 
 fn bytes(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|index| (index * 31 / 7) as u8 ^ salt).collect()
-}
-
-fn message(event: Event) -> Option<Vec<u8>> {
-    match event {
-        Event::Message(message) => Some(message.payload.to_vec()),
-        _ => None,
-    }
-}
-
-#[test]
-fn short_messages_of_every_length_arrive_in_order() {
-    for priority in [Priority::Low, Priority::High] {
-        let mut pair = Pair::new();
-        for length in [0, 1, 7, 8, 55, 56, 57, 63, 64, 1000, 1452, 4095, FRAGMENT_BYTES] {
-            pair.ends[0].send(priority, &bytes(length, 1)).expect("room");
-        }
-        for length in [0, 1, 7, 8, 55, 56, 57, 63, 64, 1000, 1452, 4095, FRAGMENT_BYTES] {
-            assert_eq!(pair.until(1, message), bytes(length, 1));
-        }
-    }
-}
-
-#[test]
-fn a_long_message_waits_for_a_buffer_while_the_other_lane_continues() {
-    let mut pair = Pair::new();
-    let sent = bytes(3_000_000, 2);
-    let id = pair.ends[0].send_buffer(Priority::Low, sent.clone(), Confirm::Copied).expect("a token");
-    let length = pair.until(1, |event| match event {
-        Event::BufferNeeded { priority: Priority::Low, length_bytes, .. } => Some(length_bytes),
-        _ => None,
-    });
-    assert_eq!(length, 3_000_000);
-    pair.ends[0].send(Priority::High, b"over").expect("room");
-    assert_eq!(pair.until(1, message), b"over");
-    pair.ends[1].post_receive(Priority::Low, vec![0; 4096]);
-    assert!(pair.until(1, |event| Some(matches!(event, Event::BufferNeeded { .. }))), "it is told again");
-    pair.ends[1].post_receive(Priority::Low, vec![0; 3_000_000]);
-    assert_eq!(pair.until(1, message), sent);
-    let back = pair.until(0, |event| match event {
-        Event::Sent { id, buffer, result: Ok(()) } => Some((id, buffer.into_vec())),
-        _ => None,
-    });
-    assert_eq!(back, (id, sent));
 }
 
 #[test]
@@ -59,8 +15,8 @@ fn bytes_of_a_long_transfer_are_copied_once() {
         let sent = bytes(2_000_000, 5);
         let mut key = None;
         if is_put {
-            key = Some(pair.ends[1].register(vec![0; 2_000_000], Rights { read: true, write: true }));
-            let key = key.expect("ours");
+            let key =
+                *key.insert(pair.ends[1].register(vec![0; 2_000_000], Rights { read: true, write: true }));
             pair.ends[0].put(Priority::Low, (key, 0), sent.clone(), Some(b"there")).expect("a token");
         } else {
             pair.ends[1].post_receive(Priority::Low, vec![0; 2_000_000]);
@@ -70,13 +26,7 @@ fn bytes_of_a_long_transfer_are_copied_once() {
         let mut largest = 0;
         while end.is_none() {
             assert!(pair.now_ns < 20_000_000_000, "it does not arrive");
-            for from in [0, 1] {
-                let mut batch = Batch::new(64 * 1024, 64);
-                pair.ends[from].transmit(pair.now_ns, &mut batch);
-                for packet in batch.packets() {
-                    pair.ends[1 - from].receive_packet(pair.now_ns, &mut packet.to_vec());
-                }
-            }
+            (0..2).for_each(|from| _ = pair.carry_now(from));
             end = std::iter::from_fn(|| pair.ends[1].poll()).last();
             largest = largest.max(pair.ends[1].memory_bytes());
             pair.now_ns += 100_000;
@@ -114,38 +64,10 @@ fn delivered_means_taken_by_the_program_and_copied_means_received_by_its_port() 
         pair.carry();
         assert!(!sent(&mut pair), "nobody has taken it");
         (0..2).for_each(|_| pair.ends[1].post_receive(Priority::Low, vec![0; length]));
-        assert_eq!(pair.until(1, message), bytes(length, 3));
-        assert_eq!(pair.until(1, message), bytes(length, 4));
+        assert_eq!(pair.until_message(1), bytes(length, 3));
+        assert_eq!(pair.until_message(1), bytes(length, 4));
         pair.carry();
         assert!(sent(&mut pair));
-    }
-}
-
-#[test]
-fn puts_arrive_before_their_notifications_and_gets_return_current_bytes() {
-    for length in [0, 1, 100, 4096, 4097, 1_000_000] {
-        let mut pair = Pair::new();
-        let region = pair.ends[1].register(vec![9; length + 20], Rights { read: true, write: true });
-        let data = bytes(length, 5);
-        pair.ends[0].put(Priority::High, (region, 10), data.clone(), Some(b"done")).expect("a token");
-        pair.ends[0].put(Priority::High, (region, 0), vec![8; 2], None).expect("a token");
-        let note = pair.until(1, |event| match event {
-            Event::Notified { note, .. } => Some(note.to_vec()),
-            _ => None,
-        });
-        assert_eq!(note, b"done");
-        let whole = [&[8, 8], &[9; 8][..], &data, &[9; 10]].concat();
-        for sent in [&data[..], &[8, 8]] {
-            let back = pair.until(0, |event| match event {
-                Event::Put { buffer, result: Ok(()), .. } => Some(buffer.into_vec()),
-                _ => None,
-            });
-            assert_eq!(back, sent);
-        }
-        assert_eq!(pair.ends[1].region(region), Some(&whole[..]));
-        pair.ends[0].get(Priority::Low, (region, 0), vec![0; length + 20]).expect("a token");
-        let got = pair.until_answered(0);
-        assert_eq!(got, (whole, Ok(())));
     }
 }
 
@@ -169,19 +91,6 @@ fn a_forbidden_transfer_fails_without_an_access() {
     assert_eq!(pair.until_answered(0).1, Err(TransferError::NoRight));
     for key in [read_only, write_only] {
         assert_eq!(pair.ends[1].region(key), Some(&[1; 100_000][..]));
-    }
-}
-
-#[test]
-fn datagrams_of_any_length_arrive() {
-    let mut pair = Pair::new();
-    for length in [0, 10, 56, 57, 1400, FRAGMENT_BYTES] {
-        assert!(pair.ends[0].send_datagram(Priority::Low, &bytes(length, 6)).expect("connected"));
-        let datagram = pair.until(1, |event| match event {
-            Event::Datagram(message) => Some(message.payload.to_vec()),
-            _ => None,
-        });
-        assert_eq!(datagram, bytes(length, 6));
     }
 }
 
@@ -217,5 +126,5 @@ fn a_long_message_from_a_geometry_of_long_fragments_needs_no_buffer() {
     port.geometry.lanes.iter_mut().for_each(|lane| lane.bulk_bytes = 1 << 18);
     let mut pair = Pair::with(&port);
     pair.ends[0].send(Priority::Low, &bytes(65_472, 7)).expect("room");
-    assert_eq!(pair.until(1, message), bytes(65_472, 7));
+    assert_eq!(pair.until_message(1), bytes(65_472, 7));
 }
