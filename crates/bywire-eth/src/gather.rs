@@ -175,28 +175,12 @@ mod tests {
     use bywire_sys::socket::Socket;
 
     use super::*;
-    use crate::checksum::pseudo_header;
-    use crate::frame::Layout;
-    use crate::offload::Kind;
+    use crate::merge::tests::superframe;
     use crate::segment::Segmenter;
 
     /// Segments of a TCP stream, 100 bytes each except the last, as a kernel delivers them: headers first.
     fn segments() -> Vec<Vec<u8>> {
-        let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
-        frame.extend((20 + 20 + 250u16).to_be_bytes());
-        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-        frame.extend([7; 250]);
-        let layout = Layout::parse(&frame).expect("a frame");
-        let partial = pseudo_header(&frame, &layout, 270).expect("a packet").folded();
-        frame[50..52].copy_from_slice(&partial.to_be_bytes());
-        let descriptor = Descriptor {
-            kind: Kind::TcpIpv4,
-            congestion: false,
-            segment_bytes: 100,
-            network_offset: 14,
-            transport_offset: 34,
-        };
+        let (descriptor, frame) = superframe();
         cut(descriptor, &frame)
     }
 

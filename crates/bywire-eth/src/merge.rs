@@ -105,7 +105,7 @@ fn give(ready: Ready<'_>, held: &[Arrival], whole: &mut [u8], carry: &mut impl F
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::checksum::pseudo_header;
     use crate::fabric::Content;
@@ -114,7 +114,7 @@ mod tests {
     use crate::segment::Cutter;
 
     /// A superframe of three TCP segments, and its descriptor.
-    fn superframe() -> (Descriptor, Vec<u8>) {
+    pub(crate) fn superframe() -> (Descriptor, Vec<u8>) {
         let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
         frame.extend((20 + 20 + 250u16).to_be_bytes());
         frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -8,15 +8,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bywire::{Event, Peer};
-use bywire_eth::carrier;
-use bywire_eth::order::{self, Answer, CarrierSettings, Confinement, NewInterface, Order, PeerReport};
+use bywire_eth::order::{CarrierSettings, Order};
 use bywire_sys::Errno;
 use bywire_sys::socket::{Received, Socket};
+use bywire_testing::eventually;
 
-use crate::hostile_peer::{HostilePeer, join};
-use crate::hosts::{Host, Link, SETTINGS, hosts, join as join_hosts, persist, tcp};
+use crate::carrying::{Carrying, SETTINGS, TIMEOUT, await_packet, interface};
+use crate::hostile_peer::HostilePeer;
+use crate::hosts::{self, Host, Link, hosts, join, tcp};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any test, so that a held-back queue stays held back.
 const ENDLESS: Duration = Duration::from_secs(3600);
 const FRAME_BYTES: usize = 60_000;
@@ -27,63 +27,30 @@ const fn far(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 9, number]
 }
 
-/// A loop with two interfaces. Packet sockets stand for the kernel's ends of the TAP devices.
-struct Node {
-    orders: Socket,
-    ends: [Socket; 2],
+/// A loop with two interfaces, which holds back the senders to a process without room for `hold_back`.
+fn node(hold_back: Duration) -> Carrying {
+    let mut node = Carrying::start(settings(hold_back));
+    node.add(interface(0, NEAR));
+    node.add(interface(1, NEIGHBOUR));
+    node
 }
 
-impl Node {
-    /// A loop that holds back the senders to a process without room for `hold_back`.
-    fn new(hold_back: Duration) -> Self {
-        let (orders, theirs) = Socket::pair().expect("a pair");
-        std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
-        let hold_back_ms = hold_back.as_millis() as u32;
-        let settings =
-            CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms };
-        order::send(&orders, &Order::Configure(settings), None).expect("sent");
-        let ends = [NEAR, NEIGHBOUR].map(|mac| {
-            let (end, queue) = Socket::pair().expect("a pair");
-            let new = NewInterface {
-                interface: usize::from(mac == NEIGHBOUR),
-                label: format!("near:by{}", mac[5]),
-                mac,
-                mtu_bytes: 9000,
-                is_bridge: false,
-                takes_tcp: true,
-                takes_udp: true,
-            };
-            order::send(&orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
-            end
-        });
-        Self { orders, ends }
-    }
+fn settings(hold_back: Duration) -> CarrierSettings {
+    CarrierSettings { hold_back_ms: hold_back.as_millis() as u32, ..SETTINGS }
+}
 
-    /// Sends a frame from the first interface as soon as there is room.
-    fn send(&self, target: [u8; 6], number: usize) {
-        let deadline = Instant::now() + TIMEOUT;
-        while !is_taken(&self.ends[0], target, number) {
-            assert!(Instant::now() < deadline, "nothing is taken any more");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Waits until the report about the peer at `place` satisfies `what`.
-    fn report(&self, place: usize, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
-        persist(|| {
-            order::send(&self.orders, &Order::QueryPeer(place), None).expect("sent");
-            match order::await_next(&self.orders, TIMEOUT).expect("an answer") {
-                Answer::Peer(Some(report), _) if what(&report) => Ok(*report),
-                other => Err(std::io::Error::other(format!("{other:?}"))),
-            }
-        })
+/// Sends a frame from the first interface as soon as there is room.
+fn send(node: &Carrying, target: [u8; 6], number: usize) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !is_taken(&node.ends[0], target, number) {
+        assert!(Instant::now() < deadline, "nothing is taken any more");
+        std::thread::yield_now();
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.orders.shut_down();
-    }
+/// Returns how often the sender to the first peer was held back.
+fn held_back(node: &Carrying) -> u64 {
+    node.report(0, |_| true).held_back
 }
 
 /// Sends a frame into a queue. Returns `false` if there is no room.
@@ -100,9 +67,9 @@ fn is_taken(end: &Socket, target: [u8; 6], number: usize) -> bool {
 }
 
 /// A process that is connected to `node` and has announced the address [`far`].
-fn met(node: &Node, directory: &Path, number: u8) -> (HostilePeer, Peer) {
+fn met(node: &Carrying, directory: &Path, number: u8) -> (HostilePeer, Peer) {
     let mut hostile_peer = HostilePeer::open(&format!("hostile_peer{number}"), directory);
-    join(&node.orders, "near", directory);
+    node.join("near", directory);
     let peer = hostile_peer.meet();
     hostile_peer.introduce(peer, far(number));
     (hostile_peer, peer)
@@ -112,12 +79,12 @@ fn met(node: &Node, directory: &Path, number: u8) -> (HostilePeer, Peer) {
 fn frames_without_room_wait_in_the_interface_queue() {
     const FRAMES: usize = 1500;
     let directory = tempfile::tempdir().expect("a directory");
-    let node = Node::new(ENDLESS);
+    let node = node(ENDLESS);
     let (mut hostile_peer, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
     let mut numbers = Vec::with_capacity(FRAMES);
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..FRAMES).for_each(|number| node.send(far(1), number)));
+        scope.spawn(|| (0..FRAMES).for_each(|number| send(&node, far(1), number)));
         // The reader starts once its sender is held back, and stays slower: it reads some datagrams, then pauses.
         node.report(0, |report| report.held_back > 0);
         let deadline = Instant::now() + 2 * TIMEOUT;
@@ -142,9 +109,8 @@ fn frames_without_room_wait_in_the_interface_queue() {
 #[test]
 fn a_blocked_queue_delays_no_other() {
     let directory = tempfile::tempdir().expect("a directory");
-    let node = Node::new(ENDLESS);
-    let (end, queue) = Socket::pair().expect("a pair");
-    order::send(&node.orders, &Order::AddQueue(0), Some(&OwnedFd::from(queue))).expect("sent");
+    let node = node(ENDLESS);
+    let (end, _) = node.give_queue(&Order::AddQueue(0));
     let (_silent, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
     let deadline = Instant::now() + TIMEOUT;
@@ -155,17 +121,14 @@ fn a_blocked_queue_delays_no_other() {
             assert!(Instant::now() < deadline, "{number} frames were taken for somebody who takes none");
         }
     };
-    while node.report(0, |_| true).held_back == 0 {
+    while held_back(&node) == 0 {
         fill();
     }
     // Fill the queue itself too.
     fill();
-    node.send(NEIGHBOUR, 0);
-    let mut buffer = vec![0; 70_000];
-    while let Received::Nothing = node.ends[1].receive(&mut buffer).expect("received") {
-        assert!(Instant::now() < deadline, "what goes elsewhere never arrives");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    send(&node, NEIGHBOUR, 0);
+    // What goes elsewhere arrives.
+    await_packet(&node.ends[1]);
     assert!(!is_taken(&end, far(1), number), "it was held back no more");
 }
 
@@ -189,47 +152,37 @@ fn watched_for(file: &OwnedFd) -> Vec<u32> {
 fn a_blocked_queue_stays_registered_with_epoll() {
     const IN: u32 = 1;
     let directory = tempfile::tempdir().expect("a directory");
-    let node = Node::new(ENDLESS);
-    let (end, queue) = Socket::pair().expect("a pair");
-    let queue = OwnedFd::from(queue);
-    order::send(&node.orders, &Order::AddQueue(0), Some(&queue)).expect("sent");
+    let node = node(ENDLESS);
+    let (end, queue) = node.give_queue(&Order::AddQueue(0));
     let (_silent, _) = met(&node, directory.path(), 1);
     node.report(0, |report| report.interfaces_count == 1);
     let watched = watched_for(&queue);
     assert!(watched.len() == 1 && watched[0] & IN != 0, "{watched:x?}");
     let deadline = Instant::now() + TIMEOUT;
     let mut number = 0;
-    while node.report(0, |_| true).held_back == 0 {
+    while held_back(&node) == 0 {
         number += usize::from(is_taken(&end, far(1), number));
         assert!(Instant::now() < deadline, "{number} frames were taken for somebody who takes none");
     }
     let watched = watched_for(&queue);
     assert!(watched.len() == 1 && watched[0] & IN == 0, "{watched:x?}");
-    let settings =
-        CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second: 1000, hold_back_ms: 0 };
-    order::send(&node.orders, &Order::Configure(settings), None).expect("sent");
-    persist(|| match watched_for(&queue)[..] {
-        [events] if events & IN != 0 => Ok(()),
-        ref watched => Err(std::io::Error::other(format!("{watched:x?}"))),
-    });
+    node.tell(&Order::Configure(settings(Duration::ZERO)));
+    eventually("it is watched again", || matches!(watched_for(&queue)[..], [events] if events & IN != 0));
 }
 
 #[test]
 fn a_process_that_never_reads_does_not_delay_others_for_long() {
     const FRAMES: usize = 300;
     let directory = tempfile::tempdir().expect("a directory");
-    let (mut silent, mut reader);
-    let node = Node::new(Duration::from_millis(50));
-    {
-        silent = HostilePeer::open("stranger1", directory.path());
-        reader = HostilePeer::open("stranger2", directory.path());
-        join(&node.orders, "near", directory.path());
-        for (hostile_peer, number) in [(&mut silent, 1), (&mut reader, 2)] {
-            let peer = hostile_peer.meet();
-            hostile_peer.introduce(peer, far(number));
-        }
-        (0..2).for_each(|place| drop(node.report(place, |report| report.interfaces_count == 1)));
+    let node = node(Duration::from_millis(50));
+    let [mut silent, mut reader] =
+        ["stranger1", "stranger2"].map(|name| HostilePeer::open(name, directory.path()));
+    node.join("near", directory.path());
+    for (hostile_peer, number) in [(&mut silent, 1), (&mut reader, 2)] {
+        let peer = hostile_peer.meet();
+        hostile_peer.introduce(peer, far(number));
     }
+    (0..2).for_each(|place| drop(node.report(place, |report| report.interfaces_count == 1)));
     let began = Instant::now();
     let mut arrived = [0, 0];
     let mut buffer = vec![0; 70_000];
@@ -246,16 +199,16 @@ fn a_process_that_never_reads_does_not_delay_others_for_long() {
     };
     for number in 0..FRAMES {
         for target in [far(1), far(2), NEIGHBOUR] {
-            node.send(target, number);
+            send(&node, target, number);
         }
         take(&mut arrived);
     }
     let reports = [0, 1].map(|place| node.report(place, |_| true));
     let lost: u64 = reports.iter().map(|report| report.drops.total()).sum();
     let held_back: u64 = reports.iter().map(|report| report.held_back).sum();
-    persist(|| {
+    eventually("all have arrived", || {
         take(&mut arrived);
-        if arrived == [FRAMES; 2] { Ok(()) } else { Err(std::io::Error::other(format!("{arrived:?}"))) }
+        arrived == [FRAMES; 2]
     });
     println!("{:?}, {lost} lost", began.elapsed());
     // The queue is held back once, for the whole time. It is not held back at all if the loop did not run for that
@@ -355,10 +308,10 @@ fn cable() -> Option<Vec<Host>> {
 #[test]
 fn four_streams_between_two_processes_retransmit_hardly_more_than_over_veth() {
     let (Some(cable), Some(carried)) = (cable(), hosts(2)) else { return };
-    let mut joined = join_hosts(&carried, Link::Between, 9000);
+    let mut joined = join(&carried, Link::Between, 9000);
     // On this machine, a thread may wait for a processor longer than the default hold-back.
     for network in &mut joined.networks {
-        network.configure(CarrierSettings { hold_back_ms: 10_000, ..SETTINGS }).expect("told");
+        network.configure(CarrierSettings { hold_back_ms: 10_000, ..hosts::SETTINGS }).expect("told");
     }
     // A machine that stands still for longer than a retransmission timeout makes TCP send again what was not lost.
     let mut seen = Vec::new();

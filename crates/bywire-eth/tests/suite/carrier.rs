@@ -2,20 +2,18 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
-use bywire_eth::order::{
-    self, Answer, CarrierSettings, Confinement, Counts, ExchangeError, NewInterface, Order,
-};
+use bywire_eth::order::{self, Answer, CarrierSettings, ExchangeError, NewInterface, Order};
 use bywire_sys::socket::{Received, Socket};
 use seccompiler::{SeccompAction, SeccompFilter};
 
+use crate::carrying::{Carrying, SETTINGS, TIMEOUT, await_packet, interface, look};
 use crate::hostile_peer::{self, HostilePeer};
+use crate::packet::Packet;
 
 /// Counts the allocations of the threads that set `COUNTED`.
 struct Counting;
@@ -48,15 +46,6 @@ fn allocations() -> MutexGuard<'static, u64> {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A loop, with the kernel's ends of its queues held by the test.
-struct Bench {
-    orders: Socket,
-    ends: Vec<Socket>,
-    carrier: Option<JoinHandle<Result<(), ExchangeError>>>,
-}
-
 /// Starts a loop. `bridges` are the interfaces that belong to bridges, behind which other addresses may be.
 fn bench(interfaces: usize, bridges: &[usize], storm_frames_per_second: u64) -> Bench {
     bench_with(interfaces, bridges, storm_frames_per_second, || ())
@@ -69,30 +58,15 @@ fn bench_with(
     storm_frames_per_second: u64,
     begin: impl FnOnce() + Send + 'static,
 ) -> Bench {
-    let (orders, theirs) = Socket::pair().expect("a pair");
-    let carrier = std::thread::spawn(move || {
+    let settings = CarrierSettings { storm_frames_per_second, ..SETTINGS };
+    let begin = || {
         begin();
         COUNTED.set(true);
-        carrier::run(theirs, Confinement::Absent)
-    });
-    let settings = CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
-    order::send(&orders, &Order::Configure(settings), None).expect("sent");
-    let mut bench = Bench { orders, ends: Vec::new(), carrier: Some(carrier) };
-    for interface in 0..interfaces {
-        let (end, queue) = Socket::pair().expect("a pair");
-        let is_bridge = bridges.contains(&interface);
-        let new = NewInterface {
-            interface,
-            label: interface.to_string(),
-            mac: mac(interface),
-            mtu_bytes: 1500,
-            is_bridge,
-            takes_tcp: true,
-            takes_udp: true,
-        };
-        order::send(&bench.orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
-        bench.ends.push(end);
-        bench.barrier();
+    };
+    let mut bench = Bench(Carrying::start_with("loop", settings, begin));
+    for number in 0..interfaces {
+        let is_bridge = bridges.contains(&number);
+        bench.add(NewInterface { is_bridge, mtu_bytes: 1500, ..interface(number, mac(number)) });
     }
     bench
 }
@@ -106,33 +80,24 @@ fn frame(target: [u8; 6], source: [u8; 6], rest: &[u8]) -> Vec<u8> {
     [&[0; 10], &target[..], &source[..], rest].concat()
 }
 
+/// A loop whose allocations are counted.
+struct Bench(Carrying);
+
+impl Deref for Bench {
+    type Target = Carrying;
+
+    fn deref(&self) -> &Carrying {
+        &self.0
+    }
+}
+
+impl DerefMut for Bench {
+    fn deref_mut(&mut self) -> &mut Carrying {
+        &mut self.0
+    }
+}
+
 impl Bench {
-    fn barrier(&self) {
-        order::send(&self.orders, &Order::Barrier, None).expect("sent");
-        assert_eq!(order::await_next::<Answer>(&self.orders, TIMEOUT).expect("an answer"), Answer::Done);
-    }
-
-    fn counts(&self, interface: usize) -> Counts {
-        order::send(&self.orders, &Order::QueryCounts(interface), None).expect("sent");
-        match order::await_next(&self.orders, TIMEOUT).expect("an answer") {
-            Answer::Counts(counts) => *counts,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Waits until the counters of an interface satisfy `what`. The loop takes orders and frames in any order.
-    fn counts_when(&self, interface: usize, what: impl Fn(&Counts) -> bool) -> Counts {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let counts = self.counts(interface);
-            if what(&counts) {
-                return counts;
-            }
-            assert!(Instant::now() < deadline, "{counts:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     fn send(&self, interface: usize, packet: &[u8]) {
         while let Err(error) = self.ends[interface].send(packet, &[]) {
             assert_eq!(error, bywire_sys::Errno::AGAIN);
@@ -151,37 +116,6 @@ impl Bench {
             std::thread::sleep(Duration::from_micros(500));
             look(&self.ends[interface]).is_none()
         })
-    }
-}
-
-/// A packet that has arrived already, if there is one.
-fn look(end: &Socket) -> Option<Vec<u8>> {
-    let mut buffer = [0; 70_000];
-    match end.receive(&mut buffer).expect("received") {
-        Received::Packet(length, _) => Some(buffer[..length].to_vec()),
-        _ => None,
-    }
-}
-
-/// Waits for the next packet.
-fn await_packet(end: &Socket) -> Vec<u8> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(packet) = look(end) {
-            return packet;
-        }
-        assert!(Instant::now() < deadline, "nothing comes");
-        std::thread::sleep(Duration::from_micros(500));
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.orders.shut_down();
-        let ended = self.carrier.take().map(JoinHandle::join);
-        if !std::thread::panicking() {
-            assert!(matches!(ended, Some(Ok(Ok(())))), "{ended:?}");
-        }
     }
 }
 
@@ -254,17 +188,9 @@ fn a_full_target_loses_its_own_frames_only() {
 fn superframes_are_segmented_for_a_kernel_without_offloads() {
     let bench = bench(3, &[], 100);
     // The kernel of interface 1 accepts no superframes, that of interface 2 does.
-    let (end, queue) = Socket::pair().expect("a pair");
-    let new = NewInterface {
-        interface: 1,
-        label: String::new(),
-        mac: mac(1),
-        mtu_bytes: 1500,
-        is_bridge: false,
-        takes_tcp: false,
-        takes_udp: false,
-    };
-    order::send(&bench.orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
+    let offloads_nothing =
+        NewInterface { takes_tcp: false, takes_udp: false, mtu_bytes: 1500, ..interface(1, mac(1)) };
+    let (end, _) = bench.give_queue(&Order::AddInterface(offloads_nothing));
     bench.barrier();
     bench.send(0, &superframe(2));
     assert_eq!(bench.receive(2), superframe(2), "whole, and unchanged");
@@ -276,14 +202,10 @@ fn superframes_are_segmented_for_a_kernel_without_offloads() {
 /// A superframe of TCP over IPv4 with 250 bytes of payload in segments of 100, behind the header that a kernel
 /// writes.
 fn superframe(target: usize) -> Vec<u8> {
-    let mut frame = [&mac(target)[..], &mac(0), &[8, 0, 0x45, 0]].concat();
-    frame.extend((20 + 20 + 250u16).to_be_bytes());
-    frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    frame.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    frame.extend([7; 250]);
-    // Flags, kind, and sizes.
-    let sizes = [54u16, 100, 34, 16].map(u16::to_ne_bytes).concat();
-    [&[1, 1][..], &sizes, &frame].concat()
+    let packet = Packet { option_words: 0, ..Packet::tcp(vec![7; 250]) };
+    let mut frame = packet.partial();
+    frame[..12].copy_from_slice(&[mac(target), mac(0)].concat());
+    [&packet.vnet(100).to_bytes()[..], &frame].concat()
 }
 
 /// Receives the segments of a [`superframe`].
@@ -341,8 +263,7 @@ fn a_removed_device_is_reported_and_its_slot_is_free() {
     let mut bench = bench(2, &[], 100);
     bench.ends.remove(1);
     // A closed socket reads as a frame of no bytes, a removed TAP device as an error. Both end an interface.
-    let vanished = order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("an answer");
-    assert_eq!(vanished, Answer::Vanished(1));
+    assert_eq!(bench.answer(), Answer::Vanished(1));
     bench.send(0, &frame(mac(1), mac(0), &[8, 0]));
     bench.barrier();
     bench.counts_when(0, |counts| counts.drops.of(Cause::UnknownTarget) == 1);
@@ -358,10 +279,10 @@ fn devices_removed_at_once_are_reported_one_after_another() {
     std::thread::sleep(Duration::from_millis(200));
     let mut told = std::collections::BTreeSet::new();
     while told.len() < MANY {
-        match order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("the loop lives") {
+        match bench.answer() {
             Answer::Vanished(interface) => {
                 assert!(told.insert(interface), "{interface} twice");
-                order::send(&bench.orders, &Order::RemoveInterface(interface), None).expect("sent");
+                bench.tell(&Order::RemoveInterface(interface));
             }
             other => panic!("{other:?}"),
         }
@@ -377,10 +298,10 @@ fn a_released_slot_is_not_reported_again() {
     bench.ends.clear();
     std::thread::sleep(Duration::from_millis(200));
     for interface in 0..MANY {
-        order::send(&bench.orders, &Order::RemoveInterface(interface), None).expect("sent");
+        bench.tell(&Order::RemoveInterface(interface));
     }
-    order::send(&bench.orders, &Order::Barrier, None).expect("sent");
-    while order::await_next::<Answer>(&bench.orders, TIMEOUT).expect("an answer") != Answer::Done {}
+    bench.tell(&Order::Barrier);
+    while bench.answer() != Answer::Done {}
     let late = order::await_next::<Answer>(&bench.orders, Duration::from_millis(100));
     assert!(matches!(late, Err(ExchangeError::Late)), "{late:?}");
 }
@@ -422,7 +343,7 @@ fn the_longest_datagrams_between_processes_allocate_nothing_after_warm_up() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut far = HostilePeer::open("hostile_peer", directory.path());
     let bench = bench(1, &[], 100);
-    hostile_peer::join(&bench.orders, "near", directory.path());
+    bench.join("near", directory.path());
     let peer = far.meet();
     far.introduce(peer, FAR);
     let (mut inwards, outwards) =

@@ -1,13 +1,16 @@
 //! Programs that use Ethernet run unmodified: sockets in namespaces whose only interface belongs to the fabric.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::CarrierSettings;
+use bywire_testing::eventually;
 
-use crate::hosts::{Host, INTERFACE, SETTINGS, connect, exchange, hosts, persist, tcp, udp};
+use crate::hosts::{
+    Host, INTERFACE, SETTINGS, connect, connect_with, echo, exchange, hosts, persist, tcp, udp,
+};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 8 << 20;
@@ -23,10 +26,7 @@ fn one_frame_per_wake_up_delivers_the_same() {
 #[test]
 fn several_queues_carry_several_streams() {
     let Some(hosts) = hosts(2) else { return };
-    let mut network = Network::start(&Launch::Thread, 3, SETTINGS).expect("a network");
-    for host in &hosts {
-        network.add(host.plan(1500)).expect("an interface");
-    }
+    let mut network = connect_with(&hosts, 1500, SETTINGS, 3);
     let streams: Vec<_> = (7000..7004).map(|port| tcp(&hosts[0], &hosts[1], hosts[1].ipv4(port))).collect();
     std::thread::scope(|scope| {
         for (near, far) in &streams {
@@ -34,20 +34,6 @@ fn several_queues_carry_several_streams() {
         }
     });
     assert!(network.counts(0).expect("counts").sent.bytes as usize > STREAM_BYTES);
-}
-
-/// Echoes one datagram. A datagram may be lost, so a few attempts are made.
-fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
-    let mut buffer = vec![0; 65_536];
-    for _ in 0..5 {
-        near.send_to(bytes, to).expect("sent");
-        let Ok((length, from)) = far.recv_from(&mut buffer) else { continue };
-        assert_eq!(&buffer[..length], bytes);
-        far.send_to(bytes, from).expect("sent back");
-        let Ok((length, _)) = near.recv_from(&mut buffer) else { continue };
-        return assert_eq!(&buffer[..length], bytes);
-    }
-    panic!("a datagram of {} bytes never came back", bytes.len());
 }
 
 #[test]
@@ -109,14 +95,7 @@ fn a_connection_survives_a_restart_of_the_network() {
 
 /// Waits until an interface has dropped more than `count` frames for this cause.
 fn drops_more(network: &mut Network, interface: usize, cause: Cause, count: u64) {
-    persist(|| {
-        let counts = network.counts(interface).expect("counts");
-        if counts.drops.of(cause) > count {
-            Ok(())
-        } else {
-            Err(std::io::Error::other(format!("{counts:?}")))
-        }
-    });
+    eventually("frames are dropped", || network.counts(interface).expect("counts").drops.of(cause) > count);
 }
 
 #[test]
@@ -202,10 +181,7 @@ fn an_interface_goes_down_and_up_and_changes_its_mtu_and_is_removed() {
 
 /// Waits until one interface has vanished, and returns its plan.
 fn vanished(network: &mut Network) -> bywire_eth::interface::Plan {
-    let gone = persist(|| match network.vanished() {
-        Ok(gone) if !gone.is_empty() => Ok(gone),
-        _ => Err(std::io::ErrorKind::WouldBlock.into()),
-    });
+    let gone = eventually("one has gone", || network.vanished().ok().filter(|gone| !gone.is_empty()));
     assert_eq!(gone.len(), 1);
     gone[0].plan.clone()
 }
@@ -213,10 +189,7 @@ fn vanished(network: &mut Network) -> bywire_eth::interface::Plan {
 #[test]
 fn a_device_with_several_queues_is_reported_removed_once() {
     let Some(hosts) = hosts(2) else { return };
-    let mut network = Network::start(&Launch::Thread, 3, SETTINGS).expect("a network");
-    for host in &hosts {
-        network.add(host.plan(1500)).expect("an interface");
-    }
+    let mut network = connect_with(&hosts, 1500, SETTINGS, 3);
     for _ in 0..5 {
         hosts[0].ip(&format!("link delete {INTERFACE}"));
         let plan = vanished(&mut network);

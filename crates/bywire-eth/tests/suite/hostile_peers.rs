@@ -1,124 +1,36 @@
 //! Processes that break the rules harm only themselves.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bywire::{DisconnectReason, Event, Peer, Priority};
-use bywire_eth::carrier;
 use bywire_eth::drops::Cause;
 use bywire_eth::fabric::Fabric;
-use bywire_eth::order::{
-    self, Answer, CarrierSettings, Confinement, Counts, Join, NewInterface, Order, PeerReport,
-};
+use bywire_eth::order::{CarrierSettings, Join, NewInterface};
 use bywire_eth::switch::Switch;
-use bywire_sys::socket::{Received, Socket};
-use bywire_testing::Tier;
+use bywire_testing::draw::Random;
 use bywire_testing::kernel::{Verdict, verdict};
+use bywire_testing::{Tier, eventually};
 
-use crate::hostile_peer::{DATAGRAM_BYTES_MAX, HostilePeer, introduction, join};
+use crate::carrying::{Carrying, SETTINGS, TIMEOUT, interface, look};
+use crate::hostile_peer::{DATAGRAM_BYTES_MAX, HostilePeer, introduction};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
 const FAR: [u8; 6] = [2, 0, 0, 0, 9, 9];
-
-/// A loop with two interfaces. Packet sockets stand for the kernel's ends of the TAP devices. The second interface
-/// accepts no superframes.
-struct Node {
-    orders: Socket,
-    ends: [Socket; 2],
-}
 
 const fn mac(interface: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, interface as u8]
 }
 
-/// A loop that is connected to a hostile peer. The `Peer` is the loop, as the hostile peer sees it.
-fn node(directory: &Path) -> (Node, HostilePeer, Peer) {
+/// A loop with two interfaces that is connected to a hostile peer. The second interface accepts no superframes. The `Peer` is the
+/// loop, as the hostile peer sees it.
+fn node(directory: &Path) -> (Carrying, HostilePeer, Peer) {
     let mut hostile_peer = HostilePeer::open("hostile_peer", directory);
-    let (orders, theirs) = Socket::pair().expect("a pair");
-    std::thread::spawn(move || carrier::run(theirs, Confinement::Absent));
-    let storm_frames_per_second = u64::MAX >> 20;
-    let settings = CarrierSettings { coalesce: true, spin_us: 0, storm_frames_per_second, hold_back_ms: 50 };
-    order::send(&orders, &Order::Configure(settings), None).expect("sent");
-    let ends = [0, 1].map(|interface| {
-        let (end, queue) = Socket::pair().expect("a pair");
-        let takes = interface == 0;
-        let new = NewInterface {
-            interface,
-            label: format!("near:by{interface}"),
-            mac: mac(interface),
-            mtu_bytes: 9000,
-            is_bridge: false,
-            takes_tcp: takes,
-            takes_udp: takes,
-        };
-        order::send(&orders, &Order::AddInterface(new), Some(&OwnedFd::from(queue))).expect("sent");
-        end
-    });
-    join(&orders, "near", directory);
+    let mut node = Carrying::start(CarrierSettings { storm_frames_per_second: u64::MAX >> 20, ..SETTINGS });
+    node.add(interface(0, mac(0)));
+    node.add(NewInterface { takes_tcp: false, takes_udp: false, ..interface(1, mac(1)) });
+    node.join("near", directory);
     let peer = hostile_peer.meet();
-    (Node { orders, ends }, hostile_peer, peer)
-}
-
-impl Node {
-    fn ask(&self, question: &Order) -> Answer {
-        order::send(&self.orders, question, None).expect("sent");
-        order::await_next(&self.orders, TIMEOUT).expect("an answer")
-    }
-
-    fn counts(&self, interface: usize) -> Counts {
-        match self.ask(&Order::QueryCounts(interface)) {
-            Answer::Counts(counts) => *counts,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Waits until the report about the hostile peer satisfies `what`.
-    fn report(&self, what: impl Fn(&PeerReport) -> bool) -> PeerReport {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Answer::Peer(Some(report), _) = self.ask(&Order::QueryPeer(0))
-                && what(&report)
-            {
-                return *report;
-            }
-            assert!(Instant::now() < deadline, "{:?}", self.ask(&Order::QueryPeer(0)));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// The next header and frame at an interface, if there is one.
-    fn receive<'a>(&self, interface: usize, buffer: &'a mut [u8]) -> Option<([u8; 10], &'a [u8])> {
-        match self.ends[interface].receive(buffer).expect("received") {
-            Received::Packet(length, _) => {
-                let (header, frame) = buffer[..length].split_first_chunk()?;
-                Some((*header, frame))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.orders.shut_down();
-    }
-}
-
-/// A pseudo-random sequence of numbers, the same in every run.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
+    (node, hostile_peer, peer)
 }
 
 /// Datagrams that are shorter are sent in every length. A segment of an ordinary superframe fits into them.
@@ -127,7 +39,7 @@ const SHORT_BYTES: usize = 2048;
 const HEADERS_BYTES: usize = 8 + 14 + 20 + 20;
 
 /// Turns a datagram into a TCP or UDP superframe over IPv4, or something close to one, as far as its length allows.
-fn write_packet(datagram: &mut [u8], noise: &mut Noise) {
+fn write_packet(datagram: &mut [u8], noise: &mut Random) {
     let frame_bytes = datagram.len().saturating_sub(8);
     let is_udp = noise.below(3) == 0;
     let segment_bytes = [8u16, 536, 1460, 8960, 40_000][noise.below(5)];
@@ -166,14 +78,15 @@ fn datagrams_that_the_kernel_would_refuse_are_dropped_before_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (node, mut hostile_peer, peer) = node(directory.path());
     hostile_peer.introduce(peer, FAR);
-    node.report(|report| report.interfaces_count == 1);
-    let mut noise = Noise(0x5EED);
-    let (mut datagram, mut buffer) = (vec![0; DATAGRAM_BYTES_MAX], vec![0; 70_000]);
+    node.report(0, |report| report.interfaces_count == 1);
+    let mut noise = Random(0x5EED);
+    let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
     let (mut plain, mut superframes) = (0, 0);
     let mut drain = || {
         for interface in 0..2 {
-            while let Some((header, frame)) = node.receive(interface, &mut buffer) {
-                match verdict(header, frame) {
+            while let Some(packet) = look(&node.ends[interface]) {
+                let (header, frame) = packet.split_first_chunk().expect("a header");
+                match verdict(*header, frame) {
                     Verdict::Plain => plain += 1,
                     Verdict::Superframe(_) if interface == 0 => superframes += 1,
                     other => {
@@ -190,7 +103,7 @@ fn datagrams_that_the_kernel_would_refuse_are_dropped_before_it() {
         sent += 1;
         drain();
     }
-    let report = node.report(|report| report.received.frames == sent);
+    let report = node.report(0, |report| report.received.frames == sent);
     drain();
     assert!(superframes > 1000 && plain > 1000, "{superframes} superframes, {plain} others");
     assert!(report.drops.of(Cause::Illegal) > 1000, "{report:?}");
@@ -237,7 +150,7 @@ fn a_dropped_peer_reconnects() {
     let again = hostile_peer.meet();
     assert!(again != peer && began.elapsed() >= Duration::from_millis(900), "not at once: {began:?}");
     hostile_peer.introduce(again, FAR);
-    let report = node.report(|report| report.interfaces_count == 1);
+    let report = node.report(0, |report| report.interfaces_count == 1);
     assert_eq!(report.node, "hostile_peer");
     // The loop does not seek a peer that has ended.
     drop(hostile_peer);
@@ -256,12 +169,9 @@ fn a_name_with_control_characters_is_refused() {
     let (_node, mut hostile_peer, peer) = node(directory.path());
     let text = String::from_utf8(introduction(FAR, 1)).expect("text").replace("far:", "\\u001b[2J");
     hostile_peer.port.send(peer, Priority::High, text.as_bytes()).expect("sent");
-    let deadline = Instant::now() + TIMEOUT;
-    let reason = loop {
-        assert!(Instant::now() < deadline, "it is taken");
-        if let Some(Event::Disconnected { reason, .. }) = hostile_peer.poll() {
-            break reason;
-        }
-    };
+    let reason = eventually("it is refused", || match hostile_peer.poll()? {
+        Event::Disconnected { reason, .. } => Some(reason),
+        _ => None,
+    });
     assert_eq!(reason, DisconnectReason::Closed);
 }

@@ -3,6 +3,7 @@
 
 mod backpressure;
 mod carrier;
+mod carrying;
 mod checksums;
 mod cutting;
 mod ethernet;

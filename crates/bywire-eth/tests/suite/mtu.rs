@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use crate::hosts::{Host, Joined, Link, byte_at, exchange, hosts, join, tcp, udp};
+use crate::hosts::{self, Host, Joined, Link, byte_at, exchange, hosts, join, tcp, udp};
 
 /// Enough bytes for TCP windows to open and superframes to fill.
 const STREAM_BYTES: usize = 4 << 20;
@@ -18,50 +18,28 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// The number of tested lengths on either side of an edge.
 const AROUND: usize = 9;
 
-#[test]
-fn mtu_68_is_the_minimum() {
-    crosses(68);
-}
+/// The MTUs, and what is special about each.
+const MTUS: [(u32, &str); 10] = [
+    (68, "the minimum"),
+    (576, "accepted by every host"),
+    (1280, "the minimum of IPv6"),
+    (1499, "odd"),
+    (1500, "standard"),
+    (9000, "jumbo"),
+    (30_000, "above the merging limit"),
+    (65_450, "the limit of a datagram between processes"),
+    (65_451, "above that limit"),
+    (65_521, "the maximum"),
+];
 
 #[test]
-fn mtu_576_is_accepted_by_every_host() {
-    crosses(576);
-}
-
-#[test]
-fn mtu_1280_is_the_minimum_of_ipv6() {
-    crosses(1280);
-}
-
-#[test]
-fn mtu_1499_is_odd() {
-    crosses(1499);
-}
-
-#[test]
-fn mtu_1500_is_standard() {
-    crosses(1500);
-}
-
-#[test]
-fn mtu_9000_is_jumbo() {
-    crosses(9000);
-}
-
-#[test]
-fn mtu_30000_is_above_the_merging_limit() {
-    crosses(30_000);
-}
-
-#[test]
-fn mtu_65450_and_65451_are_the_limit_of_a_datagram_between_processes() {
-    crosses(65_450);
-    crosses(65_451);
-}
-
-#[test]
-fn mtu_65521_is_the_maximum() {
-    crosses(65_521);
+fn streams_and_datagrams_cross_at_every_mtu() {
+    for (mtu_bytes, what) in MTUS {
+        for link in [Link::Within, Link::Between] {
+            println!("an MTU of {mtu_bytes}, {what}: {link:?}");
+            crosses(mtu_bytes, link);
+        }
+    }
 }
 
 /// `bywire eth status` warns about interfaces whose MTUs differ.
@@ -80,14 +58,12 @@ fn packets_longer_than_the_targets_mtu_arrive() {
     }
 }
 
-fn crosses(mtu_bytes: u32) {
-    for link in [Link::Within, Link::Between] {
-        let Some(hosts) = hosts(2) else { return };
-        hosts.iter().for_each(Host::trust_addresses);
-        let mut joined = join(&hosts, link, mtu_bytes);
-        streams_cross(&hosts, mtu_bytes, &mut joined);
-        datagrams_cross(&hosts, mtu_bytes);
-    }
+fn crosses(mtu_bytes: u32, link: Link) {
+    let Some(hosts) = hosts(2) else { return };
+    hosts.iter().for_each(Host::trust_addresses);
+    let mut joined = join(&hosts, link, mtu_bytes);
+    streams_cross(&hosts, mtu_bytes, &mut joined);
+    datagrams_cross(&hosts, mtu_bytes);
 }
 
 fn streams_cross(hosts: &[Host], mtu_bytes: u32, joined: &mut Joined) {
@@ -133,17 +109,7 @@ fn lengths(fits_bytes: usize) -> impl Iterator<Item = usize> {
     around.chain([0, 1, 2, 8192.min(40 * fits_bytes)]).filter(|length| *length <= DATAGRAM_BYTES_MAX)
 }
 
-/// Echoes one datagram. A datagram may be lost, so a few attempts are made.
 fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, length: usize) {
     let bytes: Vec<u8> = (0..length).map(|index| byte_at(length as u64, index)).collect();
-    let mut buffer = vec![0; 65_536];
-    for _ in 0..3 {
-        near.send_to(&bytes, to).expect("sent");
-        let Ok((received, from)) = far.recv_from(&mut buffer) else { continue };
-        assert_eq!(&buffer[..received], bytes);
-        far.send_to(&bytes, from).expect("sent back");
-        let Ok((received, _)) = near.recv_from(&mut buffer) else { continue };
-        return assert_eq!(&buffer[..received], bytes);
-    }
-    panic!("a datagram of {length} bytes never came back");
+    hosts::echo(near, far, to, &bytes);
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bywire_eth::drops::Cause;
 use bywire_eth::network::{Launch, Network};
-use bywire_eth::order::{self, Answer, Confinement, Join, NewInterface, Order};
-use bywire_sys::socket::Socket;
+use bywire_eth::order::NewInterface;
+use bywire_testing::eventually;
 
-use crate::hosts::{self, Host, INTERFACE, SETTINGS, TIMEOUT, exchange, hosts, met, node, persist, tcp, udp};
+use crate::carrying::{Carrying, interface};
+use crate::hosts::{self, Host, INTERFACE, SETTINGS, TIMEOUT, exchange, hosts, met, node, tcp, udp};
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -115,11 +116,10 @@ fn a_process_that_claims_anothers_address_neither_receives_nor_sends_with_it() {
     let listener = udp(&hosts[0], hosts[0].ipv4(7001));
     listener.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
     sender.send_to(b"as somebody else", hosts[0].ipv4(7001)).expect("sent");
-    persist(|| {
+    eventually("its frames are dropped", || {
         let peers = one.peers().expect("an answer");
         let its = peers.iter().find(|peer| peer.node == "thief").expect("it was met");
-        let dropped = its.drops.of(Cause::ForeignSource);
-        if dropped > 0 { Ok(()) } else { Err(std::io::Error::other(format!("{its:?}"))) }
+        its.drops.of(Cause::ForeignSource) > 0
     });
     assert!(listener.recv_from(&mut [0; 64]).is_err(), "it arrived");
     let (near, far) = tcp(&hosts[0], &hosts[1], hosts[1].ipv4(7000));
@@ -134,50 +134,22 @@ fn a_changed_mtu_is_announced_to_the_others() {
     let mut other = node(&hosts[1], 1500, directory.path(), 1);
     met(&mut one, 1);
     other.adapt(0, hosts[1].plan(9000)).expect("adapted");
-    persist(|| match met(&mut one, 1)[0].interfaces[0].mtu_bytes {
-        9000 => Ok(()),
-        _ => Err(std::io::ErrorKind::WouldBlock.into()),
-    });
+    eventually("the other MTU", || met(&mut one, 1)[0].interfaces[0].mtu_bytes == 9000);
     assert_eq!(met(&mut one, 1)[0].interfaces[0].label, hosts[1].plan(9000).label());
     assert!(hosts[1].try_ip(&format!("link show {INTERFACE}")).is_ok());
 }
 
-/// A queue of a device that carries no frames.
-fn silent_queue() -> std::os::fd::OwnedFd {
-    let (end, queue) = bywire_sys::socket::Socket::pair().expect("a pair");
-    std::mem::forget(end);
-    queue.into()
-}
-
 /// A loop that has joined, with `interfaces` interfaces but no devices of the kernel.
-fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Socket {
-    let (orders, theirs) = Socket::pair().expect("a pair");
-    let run = move || bywire_eth::carrier::run(theirs, Confinement::Absent);
-    std::thread::Builder::new().name(format!("loop-{name}")).spawn(run).expect("a thread");
-    let settle = || {
-        order::send(&orders, &Order::Barrier, None).expect("sent");
-        let answer = order::await_next::<Answer>(&orders, Duration::from_secs(20)).expect("an answer");
-        assert_eq!(answer, Answer::Done);
-    };
-    order::send(&orders, &Order::Configure(SETTINGS), None).expect("sent");
-    for interface in 0..interfaces {
-        let [high, low] = (interface as u16).to_be_bytes();
-        let new = NewInterface {
-            interface,
-            label: format!("/run/a/rather/long/path/to/a/namespace/of/some/container/{interface}:by0"),
-            mac: [2, name.len() as u8, 0, 0, high, low],
-            mtu_bytes: 1500,
-            is_bridge: false,
-            takes_tcp: true,
-            takes_udp: true,
-        };
-        order::send(&orders, &Order::AddInterface(new), Some(&silent_queue())).expect("sent");
-        settle();
+fn quiet_node(name: &str, interfaces: usize, directory: &Path) -> Carrying {
+    let mut node = Carrying::start_with(&format!("loop-{name}"), hosts::SETTINGS, || ());
+    for number in 0..interfaces {
+        let [high, low] = (number as u16).to_be_bytes();
+        let label = format!("/run/a/rather/long/path/to/a/namespace/of/some/container/{number}:by0");
+        let mac = [2, name.len() as u8, 0, 0, high, low];
+        node.add(NewInterface { label, mtu_bytes: 1500, ..interface(number, mac) });
     }
-    let (network, node, directory) = ("test".to_owned(), name.to_owned(), directory.to_owned());
-    order::send(&orders, &Order::Join(Join { network, node, queue: 0, directory }), None).expect("sent");
-    settle();
-    orders
+    node.join(name, directory);
+    node
 }
 
 #[test]
@@ -185,22 +157,10 @@ fn the_maximum_number_of_interfaces_is_announced_to_the_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let one = quiet_node("a", 300, directory.path());
     let other = quiet_node("bb", 1024, directory.path());
-    for (orders, count) in [(&one, 1024), (&other, 300)] {
-        persist(|| {
-            order::send(orders, &Order::QueryPeer(0), None).expect("sent");
-            let answer = order::await_next(orders, Duration::from_secs(20)).expect("an answer");
-            match answer {
-                Answer::Peer(Some(report), _) if report.interfaces_count == count => Ok(()),
-                other => {
-                    let told = format!("{count} wanted: {other:?}");
-                    Err(std::io::Error::other(told.chars().take(300).collect::<String>()))
-                }
-            }
-        });
+    // Both loops go on until both were asked: a process that has ended is forgotten.
+    for (node, count) in [(&one, 1024), (&other, 300)] {
+        node.report(0, |report| report.interfaces_count == count);
     }
-    // Only after both loops were asked: a process that has ended is forgotten.
-    one.shut_down();
-    other.shut_down();
 }
 
 /// The time that a thread has spent on a processor, and how often it was scheduled, from `/proc`.
@@ -218,26 +178,19 @@ fn processor_of(thread: &str) -> String {
 fn two_idle_processes_use_no_processor_time() {
     let directory = tempfile::tempdir().expect("a directory");
     let nodes = ["idle-a", "idle-bb"].map(|name| quiet_node(name, 2, directory.path()));
-    for orders in &nodes {
-        persist(|| {
-            order::send(orders, &Order::QueryPeer(0), None).expect("sent");
-            match order::await_next(orders, Duration::from_secs(20)).expect("an answer") {
-                Answer::Peer(Some(report), _) if report.interfaces_count == 2 => Ok(()),
-                other => Err(std::io::Error::other(format!("{other:?}"))),
-            }
-        });
+    for node in &nodes {
+        node.report(0, |report| report.interfaces_count == 2);
     }
     // By then, the work of connecting is done, on a busy machine too.
     let look = || ["loop-idle-a", "loop-idle-bb"].map(processor_of);
-    persist(|| {
+    eventually("they are at rest", || {
         let before = look();
         std::thread::sleep(Duration::from_millis(500));
-        if look() == before { Ok(()) } else { Err(std::io::Error::other("they are still at work")) }
+        look() == before
     });
     let before = look();
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(look(), before);
-    nodes.iter().for_each(Socket::shut_down);
 }
 
 #[test]
@@ -246,10 +199,7 @@ fn a_device_removed_during_another_request_is_reported() {
     let mut network = hosts::connect(&hosts, 1500, SETTINGS);
     hosts[0].ip(&format!("link delete {INTERFACE}"));
     // The loop reports the end of the device before it answers.
-    persist(|| match network.counts(0) {
-        Err(_) => Ok(()),
-        Ok(_) => Err(std::io::ErrorKind::WouldBlock.into()),
-    });
+    eventually("the device has gone", || network.counts(0).is_err());
     assert!(network.has_vanished());
     assert_eq!(network.vanished().expect("an answer").len(), 1);
     assert!(!network.has_vanished());

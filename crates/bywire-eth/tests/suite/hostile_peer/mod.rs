@@ -1,29 +1,17 @@
 //! A process that speaks to carrying loops. The test decides everything that it sends, valid or not.
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use bywire::{Event, Geometry, LaneGeometry, Peer, Port, PortName, PortOptions, Priority};
 use bywire_eth::address::MacAddress;
-use bywire_eth::order::{self, Answer, Join, Order};
-use bywire_sys::socket::Socket;
+use bywire_testing::eventually;
 
 /// The longest datagram between processes: a descriptor and a frame.
 pub const DATAGRAM_BYTES_MAX: usize = 65_472;
-/// The timeout of every step.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A port with a name under which loops of the network look for peers.
 pub struct HostilePeer {
     /// Its port.
     pub port: Port,
-}
-
-/// Lets a loop join the network in a directory.
-pub fn join(orders: &Socket, node: &str, directory: &Path) {
-    let (network, node, directory) = ("test".to_owned(), node.to_owned(), directory.to_owned());
-    order::send(orders, &Order::Join(Join { network, node, queue: 0, directory }), None).expect("sent");
-    order::send(orders, &Order::Barrier, None).expect("sent");
-    assert_eq!(order::await_next::<Answer>(orders, TIMEOUT).expect("an answer"), Answer::Done);
 }
 
 impl HostilePeer {
@@ -45,14 +33,10 @@ impl HostilePeer {
 
     /// Waits for the next peer that connects.
     pub fn meet(&mut self) -> Peer {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            assert!(Instant::now() < deadline, "nobody comes");
-            if let Some(Event::Connected(peer)) = self.poll() {
-                return peer;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually("a peer", || match self.poll()? {
+            Event::Connected(peer) => Some(peer),
+            _ => None,
+        })
     }
 
     /// The next event other than messages and datagrams, whose payloads are recycled.
@@ -67,21 +51,10 @@ impl HostilePeer {
 
     /// Waits for a datagram of this length.
     pub fn await_datagram(&mut self, length: usize) {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            assert!(Instant::now() < deadline, "it never comes");
-            match self.port.poll() {
-                Some(Event::Datagram(message)) => {
-                    let is_it = message.payload.len() == length;
-                    self.port.recycle(message.payload);
-                    if is_it {
-                        return;
-                    }
-                }
-                Some(_) => {}
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
+        eventually("the datagram", || {
+            std::iter::from_fn(|| self.port.poll())
+                .any(|event| matches!(event, Event::Datagram(message) if message.payload.len() == length))
+        });
     }
 
     /// Introduces the hostile peer with one interface.

@@ -11,6 +11,7 @@ use bywire_eth::interface::Plan;
 use bywire_eth::network::{Launch, Network};
 use bywire_eth::order::{CarrierSettings, PeerReport};
 use bywire_sys::namespace::{Namespace, NamespaceName};
+use bywire_testing::eventually;
 use bywire_testing::here::{has_taps, namespace};
 
 /// The name of every interface.
@@ -39,7 +40,12 @@ pub fn hosts(count: u8) -> Option<Vec<Host>> {
 
 /// Makes interfaces in all hosts, in one process.
 pub fn connect(hosts: &[Host], mtu_bytes: u32, settings: CarrierSettings) -> Network {
-    let mut network = Network::start(&Launch::Thread, 1, settings).expect("a network");
+    connect_with(hosts, mtu_bytes, settings, 1)
+}
+
+/// The same with so many loops, and a queue of each interface for each.
+pub fn connect_with(hosts: &[Host], mtu_bytes: u32, settings: CarrierSettings, loops: usize) -> Network {
+    let mut network = Network::start(&Launch::Thread, loops, settings).expect("a network");
     for host in hosts {
         network.add(host.plan(mtu_bytes)).expect("an interface");
     }
@@ -56,12 +62,11 @@ pub fn node(host: &Host, mtu_bytes: u32, directory: &Path, loops_count: usize) -
 
 /// The peers, as soon as `count` of them have introduced themselves to every loop of the network.
 pub fn met(network: &mut Network, count: usize) -> Vec<PeerReport> {
-    persist(|| {
+    eventually("all have introduced themselves", || {
         let peers = network.peers().expect("an answer");
         let is_told =
             |peer: &&PeerReport| !peer.interfaces.is_empty() && peer.loops_count == network.loops_count();
-        let told = peers.iter().filter(is_told).count();
-        if told == count { Ok(peers) } else { Err(std::io::ErrorKind::WouldBlock.into()) }
+        (peers.iter().filter(is_told).count() == count).then_some(peers)
     })
 }
 
@@ -174,6 +179,20 @@ pub fn udp(host: &Host, address: SocketAddr) -> UdpSocket {
     let socket = host.inside(|| persist(|| UdpSocket::bind(address)));
     socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     socket
+}
+
+/// Echoes one datagram. A datagram may be lost, so a few attempts are made.
+pub fn echo(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
+    let mut buffer = vec![0; 65_536];
+    for _ in 0..5 {
+        near.send_to(bytes, to).expect("sent");
+        let Ok((length, from)) = far.recv_from(&mut buffer) else { continue };
+        assert_eq!(&buffer[..length], bytes);
+        far.send_to(bytes, from).expect("sent back");
+        let Ok((length, _)) = near.recv_from(&mut buffer) else { continue };
+        return assert_eq!(&buffer[..length], bytes);
+    }
+    panic!("a datagram of {} bytes never came back", bytes.len());
 }
 
 /// Repeats an action until it succeeds.
