@@ -31,20 +31,17 @@ fn answer(machine: &Machine, packet: &[u8], descriptors: &[&dyn AsFd]) -> Option
 
 /// The next notice. `None`: the socket was closed.
 fn next(socket: &Socket) -> Option<Notice> {
-    let mut found = None;
     eventually("an answer or an end", || {
         let mut packet = [0; PACKET_BYTES_MAX];
         match socket.receive(&mut packet) {
             Ok(Received::Packet(length, _)) => {
-                found = Some(service::from_bytes(&packet[..length]).expect("a notice"));
-                true
+                Some(Some(service::from_bytes(&packet[..length]).expect("a notice")))
             }
-            Ok(Received::Nothing) => false,
-            Ok(Received::Closed) | Err(Errno::CONNRESET) => true,
+            Ok(Received::Nothing) => None,
+            Ok(Received::Closed) | Err(Errno::CONNRESET) => Some(None),
             Err(error) => panic!("{error}"),
         }
-    });
-    found
+    })
 }
 
 fn meet(asking: &mut FakePort, asked: &mut FakePort, connection: u32) {
@@ -61,15 +58,13 @@ fn invalid_packets_and_descriptors_end_only_their_own_socket() {
     let elsewhere = UdpSocket::bind_everywhere(0).expect("bound");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("listen");
     let claim = |name: &str, udp_port| {
-        let (port, incarnation, kept) = (name.to_owned(), 7, Vec::new());
-        let version = service::VERSION;
         to_bytes(&Request::Register {
-            version,
-            port,
-            incarnation,
+            version: service::VERSION,
+            port: name.to_owned(),
+            incarnation: 7,
             is_reachable: true,
             udp_port,
-            kept,
+            kept: Vec::new(),
             is_last: true,
         })
         .expect("it fits")

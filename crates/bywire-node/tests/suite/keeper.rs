@@ -36,6 +36,25 @@ fn kept(network: &TestNetwork, serial: u64) -> Fabric {
     Fabric { serial, keeper: Some("a".to_owned()), ..network.fabric() }
 }
 
+/// Machines of which the first one, the keeper, is alone in its fabric. No other one has a service.
+fn lonely_keeper(machines: usize) -> Option<TestNetwork> {
+    let mut network = TestNetwork::without_services(machines)?;
+    let mut fabric = kept(&network, 1);
+    fabric.nodes.truncate(1);
+    network.machines[0].write(&fabric);
+    network.machines[0].start();
+    Some(network)
+}
+
+/// Machines with the fabric of a keeper. So many of them have a service.
+fn kept_network(machines: usize, serial: u64, services: usize) -> Option<TestNetwork> {
+    let mut network = TestNetwork::without_services(machines)?;
+    let fabric = kept(&network, serial);
+    network.machines.iter().for_each(|machine| machine.write(&fabric));
+    network.machines.iter_mut().take(services).for_each(Machine::start);
+    Some(network)
+}
+
 fn service(machine: &Machine) -> Service {
     match machine.status().into_iter().next() {
         Some(Entry::Service(service)) => service,
@@ -49,10 +68,7 @@ fn has_serial(machine: &Machine, serial: u64) -> bool {
 
 #[test]
 fn a_changed_file_reaches_every_node_and_ends_connections_with_a_removed_one() {
-    let Some(mut network) = TestNetwork::without_services(4) else { return };
-    let fabric = kept(&network, 1);
-    network.machines.iter().for_each(|machine| machine.write(&fabric));
-    network.machines.iter_mut().take(3).for_each(Machine::start);
+    let Some(mut network) = kept_network(4, 1, 3) else { return };
     let [a, b, c, _] = &network.machines[..] else { unreachable!() };
     let (mut asking, mut asked) = (FakePort::open(b, "asking"), FakePort::open(c, "render"));
     let _terms = asking.meet(1, "c", &mut asked, 11);
@@ -72,12 +88,7 @@ fn a_changed_file_reaches_every_node_and_ends_connections_with_a_removed_one() {
     let mut without = kept(&network, 3);
     without.nodes.remove(2);
     a.write(&without);
-    let began = Stopwatch::start();
-    assert_eq!(a.reload(), "fabric lab, serial 3: 3 nodes");
-    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
-    let took = began.elapsed();
-    println!("a node was cut off after {took:?}");
-    assert!(took < CUT_OFF, "{took:?}");
+    assert_eq!(cuts_off(a, &mut asking), "fabric lab, serial 3: 3 nodes");
     eventually("the file", || has_serial(b, 3));
     assert!(has_serial(c, 2), "it is not told");
 
@@ -95,10 +106,7 @@ fn a_changed_file_reaches_every_node_and_ends_connections_with_a_removed_one() {
 
 #[test]
 fn a_file_that_a_node_cannot_write_is_in_force_at_once_and_written_as_soon_as_that_is_possible() {
-    let Some(mut network) = TestNetwork::without_services(2) else { return };
-    let fabric = kept(&network, 1);
-    network.machines.iter().for_each(|machine| machine.write(&fabric));
-    network.machines.iter_mut().for_each(Machine::start);
+    let Some(network) = kept_network(2, 1, 2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };
     eventually("a channel", || b.count_of("a", "channels") > 0);
     // Something is where the other node writes it.
@@ -121,6 +129,18 @@ fn a_file_that_a_node_cannot_write_is_in_force_at_once_and_written_as_soon_as_th
     std::fs::remove_dir(configuration.join("fabric.toml.new")).expect("removed");
     eventually("the file on the disk", || service(b).unwritten.is_none());
     assert_eq!(serial_on_disk(b), 2);
+}
+
+/// The keeper's service reads a file without a node, and the connection of a port with that node ends in time. Returns the line in
+/// its log.
+fn cuts_off(keeper: &Machine, asking: &mut FakePort) -> String {
+    let began = Stopwatch::start();
+    let line = keeper.reload();
+    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
+    let took = began.elapsed();
+    println!("a node was cut off after {took:?}");
+    assert!(took < CUT_OFF, "{took:?}");
+    line
 }
 
 fn serial_on_disk(machine: &Machine) -> u64 {
@@ -191,12 +211,7 @@ fn cuts_a_removed_node_off(reason: &str, stop_writes: impl FnOnce(&Path), permit
     let mut without = kept(&network, 2);
     without.nodes.remove(2);
     a.write(&without);
-    let began = Stopwatch::start();
-    a.reload();
-    assert_eq!(asking.next(), Notice::Ended { connection: 1, reason: End::NodeRemoved });
-    let took = began.elapsed();
-    println!("a node was cut off after {took:?}");
-    assert!(took < CUT_OFF, "{took:?}");
+    cuts_off(a, &mut asking);
     eventually("the reason", || service(b).unwritten.is_some_and(|unwritten| unwritten.contains(reason)));
     assert!(has_serial(b, 2) && serial_on_disk(b) == 1);
     eventually("the keeper is told", || a.status_of("b").ahead.is_none());
@@ -257,11 +272,7 @@ fn invite(keeper: &Machine, name: &str) -> Result<Invitation, NotInvited> {
 
 #[test]
 fn a_machine_joins_by_an_invitation_which_is_good_once() {
-    let Some(mut network) = TestNetwork::without_services(3) else { return };
-    let mut fabric = kept(&network, 1);
-    fabric.nodes.truncate(1);
-    network.machines[0].write(&fabric);
-    network.machines[0].start();
+    let Some(mut network) = lonely_keeper(3) else { return };
     let [a, b, c] = &network.machines[..] else { unreachable!() };
     assert_eq!(invite(a, "a"), Err(NotInvited::NameTaken));
     assert_eq!(invite(a, "a/b"), Err(NotInvited::NoName));
@@ -340,17 +351,10 @@ fn a_machine_behind_a_firewall_joins_a_keeper_that_it_knows_by_a_second_address(
 
 #[test]
 fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
-    let Some(mut network) = TestNetwork::without_services(2) else { return };
-    let mut fabric = kept(&network, 1);
-    fabric.nodes.truncate(1);
-    network.machines[0].write(&fabric);
-    network.machines[0].start();
+    let Some(network) = lonely_keeper(2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };
     let invitation = invite(a, "b").expect("it is the keeper");
     let mut rogue = Rogue::with_secret(b, a, Some(*invitation.secret));
-    rogue.run_until("a channel", |rogue| {
-        rogue.channels.status(&a.key).is_some_and(|status| status.channel.is_some())
-    });
     // Each of these has the keeper read its file and try to change it, as there are more addresses than a node may have.
     let began = Instant::now();
     let addresses = vec!["10.78.0.2".to_owned(); 9];
@@ -370,9 +374,7 @@ fn a_machine_that_is_refused_again_and_again_has_no_invitation_any_more() {
 
 #[test]
 fn a_program_that_cannot_read_the_key_gets_no_invitation() {
-    let Some(mut network) = TestNetwork::without_services(1) else { return };
-    network.machines[0].write(&kept(&network, 1));
-    network.machines[0].start();
+    let Some(network) = lonely_keeper(1) else { return };
     let a = &network.machines[0];
     let key = key::read(&a.configuration().join(key::FILE_NAME)).expect("a key");
     // A process of root in a container has the runtime directory, and no more.
@@ -400,9 +402,7 @@ fn a_program_that_cannot_read_the_key_gets_no_invitation() {
 
 #[test]
 fn a_program_in_the_place_of_the_service_learns_no_invitation() {
-    let Some(mut network) = TestNetwork::without_services(1) else { return };
-    network.machines[0].write(&kept(&network, 1));
-    network.machines[0].start();
+    let Some(network) = lonely_keeper(1) else { return };
     let a = &network.machines[0];
     let key_file = a.configuration().join(key::FILE_NAME);
     // Root in a container can put a socket of its own into the runtime directory, and pass everything on.
@@ -471,19 +471,18 @@ impl Rogue {
     /// One that uses an invitation if it has a secret.
     fn with_secret(machine: &Machine, target: &Machine, shared_secret: Option<[u8; KEY_BYTES]>) -> Self {
         let bind = || UdpSocket::bind_everywhere(machine.address.port()).ok();
-        let mut socket = None;
-        eventually("the port is free", || {
-            socket = machine.namespace.run(bind).expect("inside");
-            socket.is_some()
-        });
-        let socket = socket.expect("bound");
+        let socket = eventually("the port is free", || machine.namespace.run(bind).expect("inside"));
         let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
         let identity = Identity { key, shared_secret, boot_id: [9; 16], incarnation: 1 };
         let mut channels = Channels::new(identity, Options { has_aes: false });
         let now_ns = clock::nanoseconds();
         assert!(channels.add(now_ns, target.key, vec![target.address]));
         channels.connect(now_ns, &target.key).expect("just added");
-        Self { socket, channels, heard: Vec::new() }
+        let mut rogue = Self { socket, channels, heard: Vec::new() };
+        rogue.run_until("a channel", |rogue| {
+            rogue.channels.status(&target.key).is_some_and(|status| status.channel.is_some())
+        });
+        rogue
     }
 
     /// Lets packets pass, until the condition holds.
@@ -519,10 +518,7 @@ impl Rogue {
 
 #[test]
 fn a_member_that_is_not_the_keeper_spreads_nothing_and_invites_nobody() {
-    let Some(mut network) = TestNetwork::without_services(3) else { return };
-    let fabric = kept(&network, 5);
-    network.machines.iter().for_each(|machine| machine.write(&fabric));
-    network.machines.iter_mut().take(2).for_each(Machine::start);
+    let Some(network) = kept_network(3, 5, 2) else { return };
     let [a, b, c] = &network.machines[..] else { unreachable!() };
     // One without this node, one that makes the rogue the keeper, an older one, and ones that are too long.
     let evil = Fabric { keeper: Some("c".to_owned()), ..kept(&network, 9) }.to_string().into_bytes();
@@ -532,9 +528,6 @@ fn a_member_that_is_not_the_keeper_spreads_nothing_and_invites_nobody() {
     };
     for target in [a, b] {
         let mut rogue = Rogue::new(c, target);
-        rogue.run_until("a channel", |rogue| {
-            rogue.channels.status(&target.key).is_some_and(|status| status.channel.is_some())
-        });
         let join = ServiceMessage::Join {
             name: "d".to_owned(),
             addresses: vec!["10.78.0.9".to_owned()],

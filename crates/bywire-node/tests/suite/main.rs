@@ -10,5 +10,5 @@ mod services;
 #[test]
 #[ignore = "a role for the other tests of this program, which start it themselves"]
 fn actor() {
-    bywire_testing::actor::run_role(&[faults::ROLES, hostile::ROLES, ports::ROLES].concat());
+    bywire_testing::actor::run_role(&[faults::ROLES, hostile::ROLES, ports::ROLES, services::ROLES].concat());
 }

@@ -1,48 +1,55 @@
 //! Ports of two machines with their services, as programs use them.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, Confirm, DisconnectReason, Event, NoFabric, OpenError, Owner, Peer, Port, PortOptions, Priority,
-    Reach, Rights,
+    Address, Confirm, DisconnectReason, Event, NoFabric, OpenError, Owner, Peer, Port, Priority, Rights,
 };
 use bywire_node::{file, settings};
 use bywire_sys::namespace::Namespace;
-use bywire_testing::actor::{Actor, Context, Role};
-use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
+use bywire_testing::actor::{Context, Role};
+use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip};
+
+use crate::faults::ends::{self, connect, next, options, start};
 
 /// The work of the actors of these tests, by its name.
 pub const ROLES: &[Role] = &[("render", render)];
 
 /// A port that returns every message.
 fn render(context: &mut Context) {
-    let name = Some("render".parse().expect("a name"));
-    let options = PortOptions { name, reach: Reach::Fabric, ..context.options() };
-    let mut port = Port::open(options).expect("open");
+    let port = Port::open(options(&context.directory, "render")).expect("open");
     context.tell("ready");
-    loop {
-        match port.wait(Some(TIMEOUT)).expect("wait").expect("something happens") {
+    answer(port, 1);
+}
+
+/// Returns every message until so many peers have gone.
+fn answer(mut port: Port, peers: usize) {
+    let mut gone = 0;
+    while gone < peers {
+        match next(&mut port) {
             Event::Message(message) => {
                 port.send(message.peer, message.priority, &message.payload).expect("room for one");
             }
-            Event::Disconnected { .. } => return,
+            Event::Disconnected { .. } => gone += 1,
             _ => {}
         }
     }
 }
 
-fn open(machine: &Machine, name: &str) -> Port {
-    let options = PortOptions {
-        name: Some(name.parse().expect("a name")),
-        reach: Reach::Fabric,
-        runtime_directory: Some(machine.runtime()),
-        ..PortOptions::default()
-    };
-    machine.namespace.run(|| Port::open(options)).expect("inside").expect("open")
+/// A port on a thread of its own that returns every message until so many peers have gone.
+fn answering(machine: &Machine, peers: usize) -> JoinHandle<()> {
+    let port = open(machine, "render");
+    std::thread::spawn(move || answer(port, peers))
 }
 
-fn next(port: &mut Port) -> Event {
-    port.wait(Some(TIMEOUT)).expect("wait").expect("something happens")
+fn open(machine: &Machine, name: &str) -> Port {
+    ends::open(machine, options(&machine.runtime(), name))
+}
+
+fn disconnect(port: &mut Port, peer: Peer) {
+    port.disconnect(peer);
+    assert!(matches!(next(port), Event::Disconnected { reason: DisconnectReason::Here, .. }));
 }
 
 fn message(port: &mut Port) -> Vec<u8> {
@@ -53,7 +60,7 @@ fn message(port: &mut Port) -> Vec<u8> {
 }
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 31 + (index >> 8)) as u8).collect()
+    ends::pattern(length, 7)
 }
 
 /// The other end of the test of all operations, in a thread of its own.
@@ -92,11 +99,6 @@ fn serve(mut port: Port) {
     }
 }
 
-fn connect(a: &mut Port, machine: &Machine) -> Peer {
-    let address: Address = "b/render".parse().expect("an address");
-    machine.namespace.run(|| a.connect(&address, TIMEOUT)).expect("inside").expect("connect")
-}
-
 #[test]
 fn everything_crosses_between_two_machines() {
     let Some(network) = TestNetwork::up(2) else { return };
@@ -104,7 +106,7 @@ fn everything_crosses_between_two_machines() {
     let (mut a, b) = (open(here, "asking"), open(there, "render"));
     assert_eq!(b.address().to_string(), "b/render");
     let serving = std::thread::spawn(move || serve(b));
-    let peer = connect(&mut a, here);
+    let peer = connect(&mut a, here, "b/render");
     let key = bywire::Key(u64::from_le_bytes(message(&mut a).try_into().expect("eight bytes")));
     for priority in [Priority::Low, Priority::High] {
         for length in [0, 8, 56, 57, 1500, 4096] {
@@ -141,8 +143,7 @@ fn everything_crosses_between_two_machines() {
         Event::Got { result: Ok(()), buffer, .. } => assert_eq!(buffer.as_ref(), pattern(100_000)),
         other => panic!("{other:?}"),
     }
-    a.disconnect(peer);
-    assert!(matches!(next(&mut a), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+    disconnect(&mut a, peer);
     serving.join().expect("served");
 }
 
@@ -151,11 +152,10 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
     let Some(network) = TestNetwork::up(2) else { return };
     let [here, there] = &network.machines[..] else { unreachable!() };
     // From this thread, because an actor ends with the thread that has started it.
-    let namespace = format!("--net={}", path(&there.namespace));
-    let mut render = Actor::start_under(&["nsenter", &namespace], "render", &there.runtime(), &[]);
+    let mut render = start(there, "render", &[]);
     render.expect("ready");
     let mut a = open(here, "asking");
-    let peer = connect(&mut a, here);
+    let peer = connect(&mut a, here, "b/render");
     a.send(peer, Priority::High, b"before").expect("room");
     assert_eq!(message(&mut a), b"before");
     let killed = Instant::now();
@@ -173,20 +173,8 @@ fn the_exit_of_a_process_on_another_machine_is_reported_at_once() {
 fn connections_follow_a_machine_that_changes_its_address() {
     let Some(network) = TestNetwork::up(2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (open(a, "asking"), open(b, "render"));
-    let answering = std::thread::spawn(move || {
-        loop {
-            match next(&mut asked) {
-                Event::Message(message) => {
-                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
-                }
-                Event::Disconnected { .. } => return,
-                _ => {}
-            }
-        }
-    });
-    let address = "b/render".parse().expect("an address");
-    let peer = a.namespace.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected");
+    let (mut asking, answering) = (open(a, "asking"), answering(b, 1));
+    let peer = connect(&mut asking, a, "b/render");
     let mut exchange = |text: &[u8]| {
         asking.send(peer, Priority::High, text).expect("room");
         assert_eq!(message(&mut asking), text);
@@ -218,20 +206,8 @@ fn programs_behind_a_firewall_that_lets_only_answers_in_reach_a_machine_by_its_s
     }
     network.machines.iter_mut().for_each(Machine::start);
     let [a, b] = &network.machines[..] else { unreachable!() };
-    let (mut asking, mut asked) = (open(b, "asking"), open(a, "render"));
-    let answering = std::thread::spawn(move || {
-        loop {
-            match next(&mut asked) {
-                Event::Message(message) => {
-                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
-                }
-                Event::Disconnected { .. } => return,
-                _ => {}
-            }
-        }
-    });
-    let address = "a/render".parse().expect("an address");
-    let peer = b.namespace.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected");
+    let (mut asking, answering) = (open(b, "asking"), answering(a, 1));
+    let peer = connect(&mut asking, b, "a/render");
     let long = vec![7; 4000];
     for round in 0..ROUNDS {
         // Several long ones leave in a batch.
@@ -247,13 +223,9 @@ fn programs_behind_a_firewall_that_lets_only_answers_in_reach_a_machine_by_its_s
 fn a_port_without_a_network_uses_that_of_its_service_if_this_lends_it() {
     let Some(mut network) = TestNetwork::up(2) else { return };
     let container = Namespace::fresh().expect("another one");
-    let options = |machine: &Machine| PortOptions {
-        name: Some("asking".parse().expect("a name")),
-        reach: Reach::Fabric,
-        runtime_directory: Some(machine.runtime()),
-        ..PortOptions::default()
+    let open_inside = |machine: &Machine| {
+        container.run(|| Port::open(options(&machine.runtime(), "asking"))).expect("inside")
     };
-    let open_inside = |machine: &Machine| container.run(|| Port::open(options(machine))).expect("inside");
     let refused = open_inside(&network.machines[0]).err();
     assert!(matches!(refused, Some(OpenError::Fabric(NoFabric::OtherNetwork))), "{refused:?}");
     let settings = network.machines[0].configuration().join(settings::FILE_NAME);
@@ -261,19 +233,7 @@ fn a_port_without_a_network_uses_that_of_its_service_if_this_lends_it() {
     network.machines[0].stop();
     network.machines[0].start();
     let mut asking = open_inside(&network.machines[0]).expect("it is lent a socket");
-    let mut asked = open(&network.machines[1], "render");
-    let answering = std::thread::spawn(move || {
-        let mut peers = 0;
-        while peers < 2 {
-            match next(&mut asked) {
-                Event::Message(message) => {
-                    asked.send(message.peer, message.priority, &message.payload).expect("room for one");
-                }
-                Event::Disconnected { .. } => peers += 1,
-                _ => {}
-            }
-        }
-    });
+    let answering = answering(&network.machines[1], 2);
     let address = "b/render".parse().expect("an address");
     let connect_inside = |asking: &mut Port| {
         container.run(|| asking.connect(&address, TIMEOUT)).expect("inside").expect("connected")
@@ -296,11 +256,9 @@ fn a_port_without_a_network_uses_that_of_its_service_if_this_lends_it() {
         assert!(Instant::now() < deadline, "the port and its connection are not registered again");
         let _ = asking.wait(Some(Duration::from_millis(10)));
     }
-    asking.disconnect(peer);
-    assert!(matches!(next(&mut asking), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+    disconnect(&mut asking, peer);
     let peer = connect_inside(&mut asking);
     exchange(&mut asking, peer);
-    asking.disconnect(peer);
-    assert!(matches!(next(&mut asking), Event::Disconnected { reason: DisconnectReason::Here, .. }));
+    disconnect(&mut asking, peer);
     answering.join().expect("it ended well");
 }

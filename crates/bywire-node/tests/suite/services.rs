@@ -1,15 +1,20 @@
 //! Services of two and three machines, in network namespaces on one bridge, with ports that speak only the protocol.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bywire_sys::udp::UdpSocket;
-use bywire_testing::alone;
+use bywire_testing::actor::{Context, Role};
 use bywire_testing::eventually;
 use bywire_testing::test_network::{self, FakePort, TIMEOUT, TestNetwork, introduction, kept};
 use bywire_wire::keys::Side;
 use bywire_wire::service::status::{Entry, State};
 use bywire_wire::service::{Answers, End, NotConnected, Notice, Refusal, Request, VERSION};
+use rustix::process::Signal;
+
+use crate::faults::ends::start;
+
+/// The work of the actors of these tests, by its name.
+pub const ROLES: &[Role] = &[("accepting", accepting)];
 
 #[test]
 fn both_ends_of_a_connection_get_mirrored_terms() {
@@ -34,12 +39,8 @@ fn both_ends_of_a_connection_get_mirrored_terms() {
     assert_eq!(theirs.path.peer.ip(), a.address.ip());
     asking.udp.send(Some(ours.path.peer), b"over").expect("sent");
     let mut buffer = [0; 16];
-    let mut from: Option<SocketAddr> = None;
-    eventually("a packet", || {
-        from = asked.udp.receive_from(&mut buffer).expect("received").map(|(_, from)| from);
-        from.is_some()
-    });
-    assert_eq!((&buffer[..4], from), (&b"over"[..], Some(theirs.path.peer)));
+    let (_, from) = eventually("a packet", || asked.udp.receive_from(&mut buffer).expect("received"));
+    assert_eq!((&buffer[..4], from), (&b"over"[..], theirs.path.peer));
 
     let again = Instant::now();
     let [more, _] = asking.meet(8, "b", &mut asked, 10);
@@ -136,35 +137,20 @@ const SAMPLES_MAX: u32 = 64;
 
 #[test]
 fn peers_of_a_killed_process_are_told_at_once() {
-    if let Some(told) = std::env::var_os("BYWIRE_TEST_PORT") {
-        return as_another_process(std::path::Path::new(&told));
-    }
     let Some(network) = TestNetwork::up(2) else { return };
     let [a, b] = &network.machines[..] else { unreachable!() };
     let mut asking = FakePort::open(a, "asking");
     let mut delays = Vec::new();
     // Other programs on the same cores can delay single samples, and many of them for a while.
     for number in 1..=SAMPLES_MAX {
-        let (own, runtime) = (std::env::current_exe().expect("this program"), b.runtime());
-        let start = || {
-            std::process::Command::new(&own)
-                .args(alone("peers_of_a_killed_process_are_told_at_once"))
-                .env("BYWIRE_TEST_PORT", &runtime)
-                .stdout(std::process::Stdio::null())
-                .spawn()
-                .expect("it starts")
-        };
-        let mut child = b.namespace.run(start).expect("inside");
-        eventually("the child is registered", || {
-            b.status().iter().any(|entry| matches!(entry, Entry::Port(port) if port.name == "render"))
-        });
+        let mut accepting = start(b, "accepting", &[]);
+        accepting.expect("ready");
         asking.connect(number, "b", "render", number);
         asking.established();
         let killed = Instant::now();
-        child.kill().expect("killed");
+        accepting.signal(Signal::KILL);
         assert_eq!(asking.next(), Notice::Ended { connection: number, reason: End::PeerEnded });
         delays.push(killed.elapsed());
-        child.wait().expect("waited for");
         if number >= SAMPLES && delays.iter().any(|delay| *delay <= AT_ONCE) {
             break;
         }
@@ -175,13 +161,14 @@ fn peers_of_a_killed_process_are_told_at_once() {
 }
 
 /// A port in a process of its own, which accepts one offer and lives until it is killed.
-fn as_another_process(runtime: &std::path::Path) {
+fn accepting(context: &mut Context) {
     let udp = UdpSocket::bind_everywhere(0).expect("bound");
-    let mut fake_port = FakePort::unregistered(runtime, "render", udp);
+    let mut fake_port = FakePort::unregistered(&context.directory, "render", udp);
     fake_port.register(Vec::new());
     assert!(matches!(fake_port.next(), Notice::Registered { .. }));
+    context.tell("ready");
     fake_port.accept(1);
-    let _none = fake_port.next_within(Duration::from_secs(600));
+    context.hear();
 }
 
 #[test]

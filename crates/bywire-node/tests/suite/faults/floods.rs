@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use bywire_sys::udp::UdpSocket;
 use bywire_testing::Tier;
+use bywire_testing::draw::Random;
 use bywire_testing::test_network::usage::usage;
 use bywire_testing::test_network::{Machine, TestNetwork};
 use bywire_wire::packet::{Header, PacketKind};
 use bywire_wire::service::status::Entry;
 
 use super::cable::Stream;
-use super::mangler::Random;
 use super::node::start_node;
 
 /// The length of forged packets, and the number that one call sends.

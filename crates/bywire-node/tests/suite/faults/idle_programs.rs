@@ -78,20 +78,34 @@ fn take(port: &mut Port, idlers: &mut [Idler], timeout: Duration) -> bool {
     }
 }
 
+/// Starts a program, and connects a port on another machine to it.
+fn start_idler(here: &Machine, there: &Machine, port: &mut Port, number: usize, manner: &str) -> Idler {
+    let name = format!("idler{number}");
+    let mut actor = start(there, "idle", &[&name, manner]);
+    actor.expect("ready");
+    let peer = connect(port, here, &format!("{}/{name}", there.name));
+    Idler { actor, peer, back: 0 }
+}
+
+fn finish(port: &mut Port, idlers: Vec<Idler>) {
+    for idler in idlers {
+        port.disconnect(idler.peer);
+        assert!(matches!(next(port), Event::Disconnected { .. }));
+        idler.actor.finish();
+    }
+}
+
 /// Runs all of them on one machine, with their peer on the other.
 fn exchange(here: &Machine, there: &Machine) {
-    let name = |number: usize| format!("idler{number}");
     let options = PortOptions { unreachable_after: UNREACHABLE_AFTER, ..options(&here.runtime(), "asking") };
     let mut port = open(here, options);
     let mut idlers = Vec::new();
     for number in 0..computing() + 2 {
         let manner = ["never", "stopped", "computes"][number.min(2)];
-        let mut actor = start(there, "idle", &[&name(number), manner]);
-        actor.expect("ready");
-        let peer = connect(&mut port, here, &format!("{}/{}", there.name, name(number)));
-        port.send(peer, Priority::Low, &0_u64.to_le_bytes()).expect("room");
+        let idler = start_idler(here, there, &mut port, number, manner);
+        port.send(idler.peer, Priority::Low, &0_u64.to_le_bytes()).expect("room");
         assert!(matches!(next(&mut port), Event::Message(_)));
-        idlers.push(Idler { actor, peer, back: 1 });
+        idlers.push(Idler { back: 1, ..idler });
     }
     idlers[0].actor.expect("silent");
     stop(&idlers[1].actor);
@@ -126,11 +140,7 @@ fn exchange(here: &Machine, there: &Machine) {
         silent(),
         again.elapsed()
     );
-    for idler in idlers {
-        port.disconnect(idler.peer);
-        assert!(matches!(next(&mut port), Event::Disconnected { .. }));
-        idler.actor.finish();
-    }
+    finish(&mut port, idlers);
 }
 
 #[test]
@@ -153,14 +163,8 @@ fn a_program_that_did_not_look_for_long_takes_that_for_no_silence_of_its_peers()
     let unreachable_after = Duration::from_secs(1);
     let options = PortOptions { unreachable_after, ..options(&here.runtime(), "away") };
     let mut port = open(here, options);
-    let mut idlers = Vec::new();
-    for number in 0..PEERS {
-        let name = format!("idler{number}");
-        let mut actor = start(there, "idle", &[&name, "answers"]);
-        actor.expect("ready");
-        let peer = connect(&mut port, here, &format!("{}/{name}", there.name));
-        idlers.push(Idler { actor, peer, back: 0 });
-    }
+    let mut idlers: Vec<Idler> =
+        (0..PEERS).map(|number| start_idler(here, there, &mut port, number, "answers")).collect();
     for number in 0..PACKETS {
         for idler in &idlers {
             port.send(idler.peer, Priority::High, &number.to_le_bytes()).expect("room");
@@ -176,9 +180,5 @@ fn a_program_that_did_not_look_for_long_takes_that_for_no_silence_of_its_peers()
     while idlers.iter().any(|idler| idler.back <= PACKETS) {
         assert!(take(&mut port, &mut idlers, TIMEOUT), "the answers are there");
     }
-    for idler in idlers {
-        port.disconnect(idler.peer);
-        assert!(matches!(next(&mut port), Event::Disconnected { .. }));
-        idler.actor.finish();
-    }
+    finish(&mut port, idlers);
 }

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bywire::{Confirm, DisconnectReason, Event, Key, Peer, Port, Priority, Rights, TransferId};
+use bywire_testing::draw::Random;
 use bywire_testing::test_network::{Machine, TestNetwork};
 use bywire_testing::{number, repetitions};
 
 use super::ends::{connect, next, open, options, pattern};
 use super::is_long;
-use super::mangler::{Mangler, Random};
+use super::mangler::Mangler;
 
 const LANES: [Priority; 2] = [Priority::Low, Priority::High];
 /// The longest message.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bywire_sys::poller::Poller;
 use bywire_sys::tap::{HEADER_BYTES, Offloads, Queue, Tap};
+use bywire_testing::draw::Random;
 use bywire_testing::test_network::TestNetwork;
 
 /// The longest frame, with its header.
@@ -35,22 +36,6 @@ pub struct Mangler {
     /// Its thread ends when this is dropped.
     keep: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<Counts>>,
-}
-
-/// Random numbers from a seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
 }
 
 impl Mangler {

@@ -91,6 +91,13 @@ impl Rogue {
         socket.ok()
     }
 
+    /// Reads everything that its ports were told.
+    fn read_all(&mut self) {
+        for port in &mut self.ports {
+            while port.next_within(Duration::ZERO).is_some() {}
+        }
+    }
+
     fn udp(&self) -> UdpSocket {
         UdpSocket::bind_everywhere(0).expect("bound")
     }
@@ -126,121 +133,119 @@ impl Rogue {
     }
 }
 
-fn connections(rogue: &mut Rogue, until: Instant) -> u64 {
+/// Attacks again and again until the time. Each attack gets the number of those before, and returns its own.
+fn repeat(until: Instant, mut attack: impl FnMut(u64) -> u64) -> u64 {
     let mut count = 0;
     while Instant::now() < until {
-        count += u64::from(rogue.call().is_some());
+        count += attack(count);
     }
     count
 }
 
+fn connections(rogue: &mut Rogue, until: Instant) -> u64 {
+    repeat(until, |_| u64::from(rogue.call().is_some()))
+}
+
 fn idlers(rogue: &mut Rogue, until: Instant) -> u64 {
-    let mut count = 0;
-    while Instant::now() < until {
-        if let Some(socket) = rogue.call() {
-            rogue.sockets.push(socket);
-            count += 1;
-        }
+    repeat(until, |_| {
+        let called = rogue.call();
+        let count = u64::from(called.is_some());
+        rogue.sockets.extend(called);
         if rogue.sockets.len() >= KEPT_MAX {
             rogue.sockets.drain(..KEPT_MAX / 4);
         }
-    }
-    count
+        count
+    })
+}
+
+/// A registration of a port, with its connections.
+fn registration(name: &str, incarnation: u64, kept: Vec<Kept>) -> Vec<u8> {
+    let request = Request::Register {
+        version: VERSION,
+        port: name.to_owned(),
+        incarnation,
+        is_reachable: true,
+        udp_port: 4000,
+        kept,
+        is_last: true,
+    };
+    to_bytes(&request).expect("it fits")
 }
 
 /// Complete packets, truncated ones, and random bytes, each on its own connection.
 fn garbage(rogue: &mut Rogue, until: Instant) -> u64 {
-    let valid = to_bytes(&Request::Register {
-        version: VERSION,
-        port: "nobody".to_owned(),
-        incarnation: 1,
-        is_reachable: true,
-        udp_port: 4000,
-        kept: vec![kept(rogue, 1); 8],
-        is_last: true,
-    });
-    let valid = valid.expect("it fits");
-    let mut count = 0;
-    while Instant::now() < until {
-        let Some(socket) = rogue.call() else { continue };
+    let valid = registration("nobody", 1, vec![kept(rogue, 1); 8]);
+    repeat(until, |count| {
+        let Some(socket) = rogue.call() else { return 0 };
         let sent = match count % 3 {
             0 => socket.send(&valid[..1 + count as usize % (valid.len() - 1)], &[]),
             1 => socket.send(&[0xff; 4096], &[]),
             _ => socket.send(&valid, &[]),
         };
-        count += u64::from(sent.is_ok());
-    }
-    count
+        u64::from(sent.is_ok())
+    })
 }
 
 /// Repeated registrations of a few ports, each on its own connection.
 fn registrations(rogue: &mut Rogue, until: Instant) -> u64 {
     let udp = rogue.udp();
-    let mut count = 0;
-    while Instant::now() < until {
-        let Some(socket) = rogue.call() else { continue };
+    repeat(until, |count| {
+        let Some(socket) = rogue.call() else { return 0 };
         let port = &rogue.ports[count as usize % rogue.ports.len()];
         let kept = (0..20).map(|number| kept(rogue, number)).collect();
         let packet = to_bytes(&port.registration(kept)).expect("it fits");
-        count += u64::from(socket.send(&packet, &[udp.as_fd()]).is_ok());
+        let sent = u64::from(socket.send(&packet, &[udp.as_fd()]).is_ok());
         // The first registration of a port ends, so that another one can take its place.
-        if count % 4 == 0 {
-            let place = count as usize / 4 % rogue.ports.len();
+        if (count + sent) % 4 == 0 {
+            let place = (count + sent) as usize / 4 % rogue.ports.len();
             rogue.ports[place].socket = socket;
         }
-    }
-    count
+        sent
+    })
+}
+
+/// Attacks over each of many sockets, as long as there is room in one.
+fn over_sockets(rogue: &mut Rogue, until: Instant, mut attack: impl FnMut(&Socket, &mut u64) -> bool) -> u64 {
+    repeat(until, |before| {
+        let mut count = before;
+        while rogue.sockets.len() < SOCKETS && Instant::now() < until {
+            rogue.sockets.extend(rogue.call());
+        }
+        rogue.sockets.retain(|socket| attack(socket, &mut count));
+        if count == before {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        count - before
+    })
 }
 
 fn questions(rogue: &mut Rogue, until: Instant) -> u64 {
     let question = to_bytes(&Request::Status { version: VERSION, from: Position::Start }).expect("short");
-    let mut count = 0;
-    while Instant::now() < until {
-        let before = count;
-        while rogue.sockets.len() < SOCKETS && Instant::now() < until {
-            rogue.sockets.extend(rogue.call());
+    over_sockets(rogue, until, |socket, count| {
+        let mut sent = socket.send(&question, &[]);
+        while sent.is_ok() {
+            *count += 1;
+            sent = socket.send(&question, &[]);
         }
-        rogue.sockets.retain(|socket| {
-            let mut sent = socket.send(&question, &[]);
-            while sent.is_ok() {
-                count += 1;
-                sent = socket.send(&question, &[]);
-            }
-            sent == Err(bywire_sys::Errno::AGAIN)
-        });
-        if count == before {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-    count
+        sent == Err(bywire_sys::Errno::AGAIN)
+    })
 }
 
 /// Echo requests of every length to a node that answers, one that is down and one that does not exist. Few replies are read.
 fn echoes(rogue: &mut Rogue, until: Instant) -> u64 {
-    let mut count = 0;
-    while Instant::now() < until {
-        let before = count;
-        while rogue.sockets.len() < SOCKETS && Instant::now() < until {
-            rogue.sockets.extend(rogue.call());
+    let mut packet = [0; PACKET_BYTES_MAX];
+    over_sockets(rogue, until, |socket, count| {
+        let node = ["b", "c", "nowhere", "a"][*count as usize % 4].to_owned();
+        let bytes = (*count as u16).wrapping_mul(257);
+        let request = Request::Ping { version: VERSION, node, request: *count as u32, bytes };
+        let sent = socket.send(&to_bytes(&request).expect("short"), &[]);
+        *count += u64::from(sent.is_ok());
+        if count.is_multiple_of(3) {
+            // A reply, or the end of the socket, which the next round finds.
+            let _ = socket.receive(&mut packet);
         }
-        let mut packet = [0; PACKET_BYTES_MAX];
-        rogue.sockets.retain(|socket| {
-            let node = ["b", "c", "nowhere", "a"][count as usize % 4].to_owned();
-            let bytes = (count as u16).wrapping_mul(257);
-            let request = Request::Ping { version: VERSION, node, request: count as u32, bytes };
-            let sent = socket.send(&to_bytes(&request).expect("short"), &[]);
-            count += u64::from(sent.is_ok());
-            if count % 3 == 0 {
-                // A reply, or the end of the socket, which the next round finds.
-                let _ = socket.receive(&mut packet);
-            }
-            sent.is_ok() || sent == Err(bywire_sys::Errno::AGAIN)
-        });
-        if count == before {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-    count
+        sent.is_ok() || sent == Err(bywire_sys::Errno::AGAIN)
+    })
 }
 
 /// Requests of ports: connects to a port that accepts, to a missing port, to a node that is down and to one that does not exist;
@@ -264,51 +269,35 @@ fn request(number: u32, at: usize) -> Request {
 }
 
 fn requests(rogue: &mut Rogue, until: Instant) -> u64 {
-    let mut count = 0;
-    while Instant::now() < until {
-        count += rogue.ask(request);
-        for port in &mut rogue.ports {
-            while port.next_within(Duration::ZERO).is_some() {}
-        }
-    }
-    count
+    repeat(until, |_| {
+        let count = rogue.ask(request);
+        rogue.read_all();
+        count
+    })
 }
 
 fn unread(rogue: &mut Rogue, until: Instant) -> u64 {
-    let mut count = 0;
-    while Instant::now() < until {
-        count += rogue.ask(request);
-    }
-    count
+    repeat(until, |_| rogue.ask(request))
 }
 
 /// Ends of other ports' connections and offers, by every number, and claims to connections of others.
 fn forgeries(rogue: &mut Rogue, until: Instant) -> u64 {
-    let (node, names): (_, Vec<_>) = (rogue.node, rogue.ports.iter().map(|port| port.name.clone()).collect());
-    let mut count = 0;
-    while Instant::now() < until {
-        count += rogue.ask(|number, at| match at % 5 {
+    repeat(until, |_| {
+        let mut count = rogue.ask(|number, at| match at % 5 {
             0 => Request::Release { connection: number },
             1 => Request::Accept { offer: number % 4096, introduction: introduction(number) },
             2 => Request::Decline { offer: number % 4096, refusal: Refusal::NotAdmitted },
             3 => Request::Inquire { connection: number },
             _ => Request::Release { connection: number.swap_bytes() },
         });
-        for (place, name) in names.iter().enumerate() {
-            let incarnation = rogue.ports[place].incarnation;
-            let kept: Vec<_> = (0..32).map(|number| Kept { node, ..kept(rogue, number) }).collect();
-            let (version, port) = (VERSION, name.clone());
-            let (is_reachable, udp_port, is_last) = (true, 4000, true);
-            let request =
-                Request::Register { version, port, incarnation, is_reachable, udp_port, kept, is_last };
-            let sent = rogue.ports[place].socket.send(&to_bytes(&request).expect("it fits"), &[]);
+        for port in &rogue.ports {
+            let kept = (0..32).map(|number| kept(rogue, number)).collect();
+            let sent = port.socket.send(&registration(&port.name, port.incarnation, kept), &[]);
             count += u64::from(sent.is_ok());
         }
-        for port in &mut rogue.ports {
-            while port.next_within(Duration::ZERO).is_some() {}
-        }
-    }
-    count
+        rogue.read_all();
+        count
+    })
 }
 
 /// Descriptors of several kinds with packets of every kind, on connections that stay open and are never read.
@@ -317,23 +306,14 @@ fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
     let tcp = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
     let (udp, (pipe, _other)) = (rogue.udp(), rustix::pipe::pipe().expect("a pipe"));
     let question = to_bytes(&Request::Status { version: VERSION, from: Position::Start }).expect("short");
-    let registration = to_bytes(&Request::Register {
-        version: VERSION,
-        port: "nobody".to_owned(),
-        incarnation: 1,
-        is_reachable: true,
-        udp_port: 4000,
-        kept: Vec::new(),
-        is_last: true,
-    });
-    let registration = registration.expect("it fits");
-    let mut count = 0;
-    while Instant::now() < until {
-        let Some(socket) = rogue.call() else { continue };
+    let registration = registration("nobody", 1, Vec::new());
+    repeat(until, |before| {
+        let Some(socket) = rogue.call() else { return 0 };
         let files = [tcp.as_fd(), udp.as_fd(), pipe.as_fd(), listener.as_fd()];
+        let mut count = 0;
         for at in 0..8 {
             let packet = if at % 2 == 0 { &registration } else { &question };
-            let first = (count as usize + at) % 4;
+            let first = (before + count) as usize + at;
             let files: Vec<_> = (0..=at % 4).map(|more| files[(first + more) % 4]).collect();
             if socket.send(packet, &files).is_err() {
                 break;
@@ -344,8 +324,8 @@ fn descriptors(rogue: &mut Rogue, until: Instant) -> u64 {
         if rogue.sockets.len() >= SOCKETS {
             rogue.sockets.drain(..SOCKETS / 2);
         }
-    }
-    count
+        count
+    })
 }
 
 /// A connection that another port may have with the port `echo`.
