@@ -6,7 +6,7 @@ use bywire_ring::stream::Segment as _;
 use bywire_ring::stream::{ASKS_BACK, HEADER_BYTES, Route, Stream, WORDS};
 use loom::sync::{Arc, Condvar, Mutex};
 
-use crate::model::Modelled;
+use crate::model::{Modelled, explore};
 
 const STREAM: Stream = Stream::new(64);
 
@@ -135,12 +135,6 @@ impl Fixture {
             self.kernel.push(self.writer.load(place, core::sync::atomic::Ordering::Relaxed));
         }
     }
-}
-
-fn explore(check: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(check);
 }
 
 #[test]

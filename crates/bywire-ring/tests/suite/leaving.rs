@@ -10,6 +10,8 @@ use bywire_ring::{passage, waiters};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 
+use crate::model::explore;
+
 #[derive(Default)]
 struct Modelled(loom::sync::atomic::AtomicU32);
 
@@ -47,12 +49,6 @@ impl Word for Modelled {
     fn compare_exchange(&self, found: u32, value: u32, order: Ordering) -> Result<u32, u32> {
         self.ordered(order, |word| word.compare_exchange(found, value, order, Ordering::Relaxed))
     }
-}
-
-fn explore(check: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(check);
 }
 
 const CARRIED: u32 = 3;

@@ -35,26 +35,26 @@ fn next_header(consumer: &mut Consumer, forward: &Modelled) -> Header {
     }
 }
 
-#[test]
-fn inline_records_arrive_whole_and_in_order_over_several_laps() {
-    loom::model(|| {
+/// One end pushes three values, and the other one takes them in order.
+fn three_values_cross(
+    push: fn(&mut Producer, &Modelled, &Modelled, u64) -> Result<(), PushError>,
+    take: fn(&Consumer, &Modelled) -> u64,
+) {
+    loom::model(move || {
         let (forward, back) = (Modelled::new(ring_words()), Modelled::new([64]));
         let (producer_forward, producer_back) = (forward.clone(), back.clone());
         let thread = loom::thread::spawn(move || {
             let mut producer = Producer::new(LAYOUT);
-            for value in 1..=3u64 {
-                while producer.push_inline(&producer_forward, &producer_back, header(8), &[value])
-                    == Err(PushError::Full)
-                {
+            for value in 1..=3 {
+                while push(&mut producer, &producer_forward, &producer_back, value) == Err(PushError::Full) {
                     loom::thread::yield_now();
                 }
-                producer.claim_ahead(&producer_forward, &producer_back);
             }
         });
         let mut consumer = Consumer::new(LAYOUT);
-        for expected in 1..=3u64 {
+        for expected in 1..=3 {
             let header = next_header(&mut consumer, &forward);
-            assert_eq!(consumer.words(&forward)[0], expected);
+            assert_eq!(take(&consumer, &forward), expected);
             consumer.advance(&back, header);
         }
         thread.join().expect("producer");
@@ -62,30 +62,26 @@ fn inline_records_arrive_whole_and_in_order_over_several_laps() {
 }
 
 #[test]
-fn a_bulk_payload_is_never_overwritten_before_it_is_read() {
-    loom::model(|| {
-        let (forward, back) = (Modelled::new(ring_words()), Modelled::new([64]));
-        let (producer_forward, producer_back) = (forward.clone(), back.clone());
-        let thread = loom::thread::spawn(move || {
-            let mut producer = Producer::new(LAYOUT);
-            for value in 1..=3u64 {
-                let payload = value.to_ne_bytes();
-                while producer.push_bulk(&producer_forward, &producer_back, header(0), &[], &payload)
-                    == Err(PushError::Full)
-                {
-                    loom::thread::yield_now();
-                }
-            }
-        });
-        let mut consumer = Consumer::new(LAYOUT);
-        for expected in 1..=3u64 {
-            let header = next_header(&mut consumer, &forward);
-            let mut payload = [0; 8];
-            consumer.read_bulk(&forward, &mut payload);
-            assert_eq!(u64::from_ne_bytes(payload), expected);
-            consumer.advance(&back, header);
+fn inline_records_arrive_whole_and_in_order_over_several_laps() {
+    let push = |producer: &mut Producer, forward: &Modelled, back: &Modelled, value| {
+        let pushed = producer.push_inline(forward, back, header(8), &[value]);
+        if pushed.is_ok() {
+            producer.claim_ahead(forward, back);
         }
-        thread.join().expect("producer");
+        pushed
+    };
+    three_values_cross(push, |consumer, forward| consumer.words(forward)[0]);
+}
+
+#[test]
+fn a_bulk_payload_is_never_overwritten_before_it_is_read() {
+    let push = |producer: &mut Producer, forward: &Modelled, back: &Modelled, value: u64| {
+        producer.push_bulk(forward, back, header(0), &[], &value.to_ne_bytes())
+    };
+    three_values_cross(push, |consumer, forward| {
+        let mut payload = [0; 8];
+        consumer.read_bulk(forward, &mut payload);
+        u64::from_ne_bytes(payload)
     });
 }
 

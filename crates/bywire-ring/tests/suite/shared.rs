@@ -8,13 +8,8 @@ use bywire_ring::{hold, list, lock, owing};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 
+use crate::model::explore;
 use crate::word::Modelled;
-
-fn explore(check: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(check);
-}
 
 /// The kernel's sleep on a word. A thread that waits for a dead one is not woken; others are woken in time.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use bywire_ring::stream::{HEADER_BYTES, News, Sleep, Stream, WORDS};
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
-use crate::model::Modelled;
+use crate::model::{Modelled, explore_with};
 
 const RING_BYTES: usize = 16;
 const STREAM: Stream = Stream::new(RING_BYTES);
@@ -97,15 +97,9 @@ impl End {
     }
 }
 
-fn explore(check: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(check);
-}
-
 #[test]
 fn a_sleeping_reader_is_woken_by_each_event_that_it_has_not_seen() {
-    explore(|| {
+    explore_with(2, || {
         let (writer, reader) = ends();
         let thread = loom::thread::spawn(move || (1..=2).for_each(|value| writer.send(value)));
         assert_eq!((reader.receive(), reader.receive()), (1, 2));
@@ -115,7 +109,7 @@ fn a_sleeping_reader_is_woken_by_each_event_that_it_has_not_seen() {
 
 #[test]
 fn a_writer_that_sleeps_for_room_is_woken_by_it() {
-    explore(|| {
+    explore_with(2, || {
         let (writer, reader) = ends();
         (1..=2).for_each(|value| writer.send(value));
         let thread = loom::thread::spawn(move || writer.send(3));
@@ -126,7 +120,7 @@ fn a_writer_that_sleeps_for_room_is_woken_by_it() {
 
 #[test]
 fn a_writer_with_a_bound_is_woken_when_half_of_that_is_free() {
-    explore(|| {
+    explore_with(2, || {
         let (writer, reader) = ends();
         STREAM.allow(&reader.own, 8);
         writer.send(1);
@@ -138,7 +132,7 @@ fn a_writer_with_a_bound_is_woken_when_half_of_that_is_free() {
 
 #[test]
 fn a_writer_that_sleeps_for_room_is_woken_by_a_higher_bound() {
-    explore(|| {
+    explore_with(2, || {
         let (writer, reader) = ends();
         STREAM.allow(&reader.own, 8);
         writer.send(1);

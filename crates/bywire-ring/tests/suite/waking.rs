@@ -10,7 +10,7 @@ use bywire_ring::word::Word;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 
-use crate::model::Modelled;
+use crate::model::{Modelled, explore};
 use crate::word::Modelled as ModelledWord;
 
 /// A program: its page, what was published for it, and its epoll set, of which the kernel's part is locked.
@@ -89,12 +89,6 @@ impl Peer {
             self.rung.store(word, Ordering::Relaxed);
         }
     }
-}
-
-fn explore(check: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(check);
 }
 
 /// In the end: an event that nobody has taken is found by the thread that the kernel wakes.

@@ -7,6 +7,18 @@ use bywire_ring::stream::Segment;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 
+/// Checks every interleaving in which the threads are interrupted at most three times.
+pub fn explore(check: impl Fn() + Sync + Send + 'static) {
+    explore_with(3, check);
+}
+
+/// Checks every interleaving in which the threads are interrupted at most so often.
+pub fn explore_with(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(check);
+}
+
 /// Words under loom; each offset that is used must be among those named at creation.
 #[derive(Clone)]
 pub struct Modelled {
