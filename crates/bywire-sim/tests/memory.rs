@@ -12,6 +12,7 @@ use bywire::harness::{CONNECTION_BYTES, End, windows_of};
 use bywire::{Confirm, Event, PortOptions, Priority};
 use bywire_node::broker::{Broker, CONNECTIONS, Port, ThisNode};
 use bywire_node::fabric::NODES_MAX;
+use bywire_testing::connected;
 use bywire_wire::batch::Batch;
 use bywire_wire::channel::{self, Channels, KEEP_ALIVE_NS};
 use bywire_wire::connection::{Connection, Options, Receipt};
@@ -62,16 +63,7 @@ fn bytes_row(what: &str, bytes: usize) -> String {
 }
 
 fn options(side: Side, windows: [u64; 3]) -> Options {
-    Options {
-        side,
-        security: Security::Aes256Gcm,
-        secret: [7; 32].into(),
-        connection: 1,
-        peer_connection: 1,
-        windows,
-        peer_windows: windows,
-        route_bytes: PACKET_BYTES,
-    }
+    connected::options(side, Security::Aes256Gcm, windows, PACKET_BYTES)
 }
 
 fn key(number: usize) -> PrivateKey {

@@ -1,7 +1,21 @@
 //! Runs a range of seeds on all cores.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::time::Instant;
+
+/// Prints how often each event has happened. Each has, if there were enough seeds.
+pub fn check_all_happened<Name: Debug + Display>(seeds: u64, counts: impl Iterator<Item = (Name, u64)>) {
+    let counts: Vec<_> = counts.collect();
+    counts.iter().for_each(|(name, number)| println!("{number:>10} {name}"));
+    if seeds < 1000 {
+        println!(
+            "not checked here: that each event has happened: run ./x test all, which draws enough seeds"
+        );
+        return;
+    }
+    let missing: Vec<_> = counts.iter().filter(|(_, number)| *number == 0).collect();
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+}
 
 /// Runs `seeds` seeds from `first` on, and adds up their counts. The first failure is printed, and ends the test.
 pub fn run_all<Counts: Default + Send, Failure: Display>(
