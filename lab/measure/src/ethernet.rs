@@ -13,10 +13,11 @@ use bywire_command::exit_status::Misuse;
 use bywire_results::message_link::Security;
 use serde_json::Value;
 
+use crate::bounds::bounded;
 use crate::interrupt::awaited;
 use crate::namespaces::{self, Namespace, NamespaceLink, Namespaces, PREFIX_LENGTH, Side};
 use crate::node_services::{NodePlace, NodeServices};
-use crate::options::{MTU_BYTES, Request, bounded};
+use crate::options::{MTU_BYTES, Request};
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::service_process::{ServiceProcess, TIMEOUT};
 

@@ -7,9 +7,11 @@
 mod aggregation;
 pub mod bench;
 mod block_progress;
+mod bounds;
 mod breakdown;
 mod budget;
 pub mod clock;
+mod conversation;
 pub mod cpu;
 mod disturbance;
 pub mod endpoint;

@@ -20,8 +20,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::bounded;
 use crate::clock::Clock;
-use crate::options::bounded;
 
 /// The largest buffer, so that a typing error does not take all memory of the machine.
 pub const SIZE_BYTES_MAX: u64 = 1 << 30;

@@ -21,7 +21,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use bywire_command::exit_status::Misuse;
 
-use crate::options::bounded;
+use crate::bounds::bounded;
 
 /// The bounds of a veth device's MTU, in bytes.
 pub const MTU_BYTES: std::ops::RangeInclusive<u32> = 68..=65_535;

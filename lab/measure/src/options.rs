@@ -1,7 +1,5 @@
 //! The options of a measurement: one table, and the [`Request`] that they make. A new option is one entry here.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -400,20 +398,6 @@ fn length(text: &str) -> Result<String> {
 
 fn seconds(text: &str) -> Result<String> {
     crate::budget::parse_time(text).map(|seconds| seconds.to_string())
-}
-
-/// The value of an option, or a refusal with its bounds.
-pub(crate) fn bounded<T: PartialOrd + Display>(
-    option: &str,
-    value: T,
-    bounds: RangeInclusive<T>,
-    unit: &str,
-) -> Result<T, Misuse> {
-    if bounds.contains(&value) {
-        return Ok(value);
-    }
-    let (least, most) = (bounds.start(), bounds.end());
-    Err(Misuse(format!("--{option} {value} is out of bounds: give {least} to {most}{unit}")))
 }
 
 /// The kernel's limit of the names of algorithms (`TCP_CA_NAME_MAX`).

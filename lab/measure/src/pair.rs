@@ -1,11 +1,8 @@
 //! A pair: two fresh processes and one measurement. Nothing stays behind.
 
-use std::io::BufReader;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::conversation::Conversation;
 use crate::environment::boot_identity;
 use crate::placement::{Cores, Placement};
 use crate::plan::{Assignment, End, Job, Level, Outcome, Outcomes, Plan, Role, WorkerMessage};
@@ -15,9 +12,6 @@ use crate::remote_target::RemoteTarget;
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::web::ServerGuard;
 use crate::{interrupt, mpi, shared_port};
-
-/// How long the parent waits beyond the workers' own deadline.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// How often a pair is repeated if some of its connections were not carried.
 const CARRIED_REPEATS: u32 = 2;
@@ -181,92 +175,4 @@ pub fn run_shared_port(plan: &Plan, connections: u32, cores: Cores) -> Result<Ve
     drop(port_worker);
     interrupt::check()?;
     outcomes
-}
-
-/// The parent's end of the workers' messages.
-pub(crate) struct Conversation {
-    pub(crate) sender: Sender<Event>,
-    receiver: Receiver<Event>,
-    until: Instant,
-    look_again: Duration,
-    /// Ends that have reported their outcome.
-    reported: Vec<End>,
-}
-
-impl Conversation {
-    fn of(job: &Job) -> Self {
-        Self::until(Instant::now() + job.deadline() + GRACE, Duration::MAX)
-    }
-
-    /// A conversation that is over by then, and that looks for an interrupt so often.
-    pub(crate) fn until(until: Instant, look_again: Duration) -> Self {
-        let (sender, receiver) = channel();
-        Self { sender, receiver, until, look_again, reported: Vec::new() }
-    }
-
-    /// Starts a worker, whose messages arrive here.
-    fn start(&self, end: End, job: &Job, role: Role, setting: Setting) -> Result<Worker> {
-        let (worker, output) = Worker::start(&Assignment { job: job.clone(), role }, setting)?;
-        let sender = self.sender.clone();
-        std::thread::spawn(move || listen(end, BufReader::new(output), &sender));
-        Ok(worker)
-    }
-
-    /// Waits for the address of the target, and its boot identity.
-    fn listening(&mut self) -> Result<(String, Option<String>)> {
-        match self.next()? {
-            WorkerMessage::Listening { address, boot } => Ok((address, boot)),
-            other => bail!("an unexpected message of a worker: {other:?}"),
-        }
-    }
-
-    fn outcome(&mut self) -> Result<Outcome> {
-        match self.next()? {
-            WorkerMessage::Outcome(outcome) => Ok(outcome),
-            other => bail!("an unexpected message of a worker: {other:?}"),
-        }
-    }
-
-    pub(crate) fn outcomes(&mut self, same_machine: bool) -> Result<Outcomes> {
-        let (source, target) = match (self.outcome()?, self.outcome()?) {
-            (one, other) if one.end == other.end => bail!("the {} reported twice", one.end),
-            (one, other) if one.end == End::Source => (one, other),
-            (one, other) => (other, one),
-        };
-        Ok(Outcomes { source, target: Some(target), same_machine })
-    }
-
-    fn next(&mut self) -> Result<WorkerMessage> {
-        loop {
-            let remaining = self.until.saturating_duration_since(Instant::now());
-            let Ok(event) = self.receiver.recv_timeout(remaining.min(self.look_again)) else {
-                interrupt::check()?;
-                ensure!(Instant::now() < self.until, "the pair has not finished in time");
-                continue;
-            };
-            if let Some(message) = self.heard(event)? {
-                return Ok(message);
-            }
-        }
-    }
-
-    /// Fails if an end has failed or died by now. Before its target listens, nothing else is reported.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        while let Ok(event) = self.receiver.try_recv() {
-            self.heard(event)?;
-        }
-        Ok(())
-    }
-
-    /// The message of an event, unless a worker has ended that has reported its outcome.
-    fn heard(&mut self, Event { end, message }: Event) -> Result<Option<WorkerMessage>> {
-        match &message {
-            Some(WorkerMessage::Failed { end, reason }) => bail!("the {end} failed: {reason}"),
-            Some(WorkerMessage::Outcome(_)) => self.reported.push(end),
-            None if !self.reported.contains(&end) => bail!("the {end} died in the middle of the test"),
-            // The other's report may still be to come.
-            _ => {}
-        }
-        Ok(message)
-    }
 }

@@ -4,11 +4,12 @@ use anyhow::{Result, bail, ensure};
 use bywire_results::message_link::Security;
 use bywire_results::parameter::{ADAPTIVE, Parameters};
 
+use crate::bounds::bounded;
 use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
 use crate::ethernet::{self, Ethernet};
 use crate::load::THREADS_MAX;
 use crate::mpi::Choice;
-use crate::options::{HERE, MTU_BYTES, Request, bounded};
+use crate::options::{HERE, MTU_BYTES, Request};
 use crate::placement::{Cores, Placement};
 use crate::plan::{Level, Plan, SIZE_BYTES_MAX, Test};
 use crate::workload::{nhalf, overhead};

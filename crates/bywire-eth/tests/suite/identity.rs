@@ -203,11 +203,7 @@ type Change = fn(&mut Packet);
 #[test]
 fn only_exact_successors_are_merged() {
     // Three frames: the segments before, the changed one (with its successors if they fit), and the segments after.
-<<<<<<< HEAD
-    let changes: [(&str, usize, fn(&mut Packet)); 20] = [
-=======
     let changes: [(&str, usize, Change); 20] = [
->>>>>>> lean-testsa
         ("nothing", 1, |_| ()),
         ("SYN", 3, |packet| packet.flags |= SYN),
         ("PSH", 2, |packet| packet.flags |= PSH),

@@ -11,11 +11,11 @@
 /// A value whose bytes are all 0 is valid, and is the one that a thread begins with.
 pub unsafe trait Zeroed {}
 
-// SAFETY: zeros are the value 0.
+// SAFETY: zeros are the number 0.
 unsafe impl Zeroed for core::cell::Cell<u32> {}
-// SAFETY: as above.
+// SAFETY: zeros are the number 0.
 unsafe impl Zeroed for core::cell::Cell<i64> {}
-// SAFETY: as above.
+// SAFETY: zeros are the number 0.
 unsafe impl Zeroed for core::cell::Cell<usize> {}
 // SAFETY: each element is zeroed.
 unsafe impl<T: Zeroed, const COUNT: usize> Zeroed for [T; COUNT] {}

@@ -1,9 +1,5 @@
-<<<<<<< HEAD
 //! A forked child's ports are inert, and so is all else that it inherits. They hide nothing from the parent's peers,
 //! and delay no notice of what the parent does.
-=======
-//! Forked children: everything that they inherit is inert, and delays no notice of what the parent does.
->>>>>>> lean-testsa
 
 use bywire::{
     Confirm, ConnectError, DisconnectReason, Event, LendError, OpenError, Peer, Port, PortOptions, Priority,

@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 use bywire_command::exit_status::Misuse;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::bounded;
 use crate::ethernet::FrameLink;
-use crate::options::{MTU_BYTES, Request, bounded};
+use crate::options::{MTU_BYTES, Request};
 use crate::registry::{Level, Test};
 use crate::size;
 

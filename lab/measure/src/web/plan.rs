@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 use bywire_results::level::SIZE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::bounded;
 use crate::budget::PAIRS;
-use crate::options::{Request, bounded};
+use crate::options::Request;
 use crate::size;
 
 pub use bywire_results::web::{LEVEL, Link, Rank, SHARES, Server, Test};
