@@ -1,13 +1,13 @@
 //! A pair: two fresh processes and one measurement. Nothing stays behind.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::conversation::Conversation;
 use crate::environment::boot_identity;
 use crate::placement::{Cores, Placement};
-use crate::plan::{Assignment, End, Job, Level, Outcome, Outcomes, Plan, Role, WorkerMessage};
+use crate::plan::{End, Job, Level, Outcomes, Plan, Role};
 use crate::preload::{NotCarried, Preload};
-use crate::process::{Event, Setting, Worker, listen};
+use crate::process::Setting;
 use crate::remote_target::RemoteTarget;
 use crate::scratch_directory::{ScratchDirectory, nonce};
 use crate::web::ServerGuard;

@@ -64,7 +64,7 @@ fn carried_sockets_behave_like_kernel_sockets() {
         let mut difference = run();
         if difference.is_err() && !situations::has_room_for_tcp() {
             // In that state the kernel refuses sends that it accepts otherwise, in either run.
-            test_service::eventually("the kernel has room for TCP", || situations::has_room_for_tcp());
+            test_service::eventually("the kernel has room for TCP", situations::has_room_for_tcp);
             difference = run();
         }
         if let Err(difference) = difference {

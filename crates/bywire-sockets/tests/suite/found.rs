@@ -765,7 +765,7 @@ fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
             let sleeps = || {
                 call().is_some_and(|call| ["45 ", "202 ", "449 "].iter().any(|known| call.starts_with(known)))
             };
-            test_service::eventually("it sleeps", || sleeps());
+            test_service::eventually("it sleeps", &sleeps);
             assert_eq!(test_service::send(client, b"wo", 0), 2);
             let is_taken = || {
                 // SAFETY: FIONREAD writes one int.
@@ -776,7 +776,7 @@ fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
                 };
                 left == 0 && sleeps()
             };
-            test_service::eventually("it has them", || is_taken());
+            test_service::eventually("it has them", is_taken);
             // A signal between two sleeps ends neither.
             test_service::eventually("it ends", || {
                 // SAFETY: no pointers.
