@@ -90,7 +90,10 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["eth", "up", "--mtu", "x"], "see `bywire eth up --help`"),
         (&["measure", "tcp", "latency", "--style", "nestat"], "[possible values: netperf]"),
         (&["measure", "tcp", "latency", "--size", "1GiB"], "give a --size of 1 to 67108864 bytes"),
-        (&["measure", "memory", "memcpy", "--size", "100GiB"], "give a --size of 1 to 1073741824 bytes"),
+        (
+            &["measure", "memory", "memcpy", "--size", "100GiB"],
+            "is out of bounds: give 1 to 1073741824 bytes",
+        ),
         (&["measure", "tcp", "latency", "--time", "0"], "give 0.005 to 3600 seconds"),
         (&["measure", "tcp", "latency", "--time", "nan"], "give 0.005 to 3600 seconds"),
         (&["measure", "tcp", "latency", "--cores", "0,4000"], "choose from ["),
