@@ -396,7 +396,7 @@ mod tests {
             ("tpc latency", "choose one of memory, msg, unix, tcp, sock, udp, eth, mpi, web"),
             ("eth latency --link shm", "choose one of one-process, two-processes, udp, veth"),
             ("eth latency --link udp --security none", "choose one of encrypted, plain"),
-            ("eth latency --link udp --mtu 1279", "give --mtu 1280 to 65521"),
+            ("eth latency --link udp --mtu 1279", "--mtu 1279 is out of bounds: give 1280 to 65521"),
             (
                 "eth latency --security plain",
                 "--security does not apply to eth latency: leave it out, or use --link udp",
