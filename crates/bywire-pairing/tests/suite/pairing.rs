@@ -60,7 +60,7 @@ impl Meeting {
 
 #[test]
 fn two_ends_of_one_connection_are_paired_and_both_are_told() {
-    let Meeting { path, first, second, client, server, .. } = Meeting::new();
+    let Meeting { _directory, path, first, second, client, server } = Meeting::new();
     first.pairs_with(&second, client.as_fd(), server.as_fd());
     assert_eq!(first.verdict(1), Verdict::Paired);
     let found = asked(&path);
@@ -69,7 +69,7 @@ fn two_ends_of_one_connection_are_paired_and_both_are_told() {
 
 #[test]
 fn each_end_gets_the_files_of_the_other_ends_segment() {
-    let Meeting { first, second, client, server, .. } = Meeting::new();
+    let Meeting { _directory, first, second, client, server, .. } = Meeting::new();
     first.offer_in_two(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     // This one has no `/proc`.
@@ -100,7 +100,7 @@ fn another_version_is_hung_up_on() {
 
 #[test]
 fn a_user_whose_rings_are_full_gets_no_more_of_them() {
-    let Meeting { path, first, second, client, server, .. } = Meeting::new();
+    let Meeting { _directory, path, first, second, client, server } = Meeting::new();
     first.say(&Packet { first: u64::MAX, ..Packet::new(Kind::Memory, 0) });
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Memory);
@@ -165,7 +165,7 @@ fn an_offer_whose_descriptors_are_lost_on_the_way_may_be_repeated() {
 
 #[test]
 fn an_ended_offer_is_never_paired() {
-    let Meeting { path, first, second, client, server, .. } = Meeting::new();
+    let Meeting { _directory, path, first, second, client, server } = Meeting::new();
     first.offer(1, client.as_fd());
     assert_eq!(first.verdict(1), Verdict::Waiting);
     first.say(&Packet::new(Kind::End, 1));
@@ -279,7 +279,7 @@ fn a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late() {
 
 #[test]
 fn programs_that_vanish_without_a_message_count_as_killed() {
-    let Meeting { path, first, second, client, server, .. } = Meeting::new();
+    let Meeting { _directory, path, first, second, client, server } = Meeting::new();
     first.pairs_with(&second, client.as_fd(), server.as_fd());
     second.say(&Packet::new(Kind::Leave, 0));
     drop((first, second));
