@@ -151,15 +151,17 @@ fn node_lines(node: &Node) -> String {
 
 /// The share of packets that were lost says nothing before so many were sent.
 const SENT_MIN: u64 = 200;
+/// If no more than these were lost.
+const LOST_BY_JOINING: u64 = 3;
 
 /// The properties of a channel that is up, each with a comma before it.
 fn channel_text(node: &Node) -> String {
     let rtt = node.rtt_us.map_or(String::new(), |rtt_us| format!(", round trip {rtt_us} µs"));
     let Some(channel) = node.channel else { return rtt };
     // A joining node leaves a channel whose last packets nobody acknowledges, which is much of the first few.
-    let lost = match channel.sent {
-        0..SENT_MIN => String::new(),
-        sent => format!(", {:.1} % lost", 100.0 * channel.lost as f64 / sent as f64),
+    let lost = match (channel.sent, channel.lost) {
+        (0..SENT_MIN, 0..=LOST_BY_JOINING) => String::new(),
+        (sent, lost) => format!(", {:.1} % lost", 100.0 * lost as f64 / sent.max(1) as f64),
     };
     let size = match channel.packet_bytes < channel.route_bytes {
         true => format!("{} bytes (the route carries {})", channel.packet_bytes, channel.route_bytes),

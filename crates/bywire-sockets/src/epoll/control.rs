@@ -10,7 +10,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::list;
 use libc::epoll_event;
 
-use crate::connection::readiness::{IN, OUT, Ready};
+use crate::connection::readiness::{ALWAYS, IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
@@ -162,7 +162,7 @@ impl OpenSet {
         item.asked.store(asked, Ordering::Relaxed);
         // A new one begins where it is listed.
         if operation == libc::EPOLL_CTL_MOD && !order::keeps_place(item, found.bits, wanted) {
-            order::begin(item, &connection);
+            order::begin(item, &connection, found.bits & (wanted | ALWAYS) != 0);
         }
         arm(item, &event, 1);
         self.list(&connection, at, item);

@@ -187,6 +187,11 @@ pub fn is_any_ready(first: u32) -> bool {
     false
 }
 
+/// Returns whether a look at the set would report this registration.
+pub fn is_due(item: &EpollItem) -> bool {
+    due(item).is_some()
+}
+
 /// What a look at the set would report for this registration, if anything.
 fn due(item: &EpollItem) -> Option<Snapshot> {
     look(item).filter(|(_, is_due)| *is_due).map(|(snapshot, _)| snapshot)

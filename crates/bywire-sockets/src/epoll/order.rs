@@ -14,7 +14,7 @@ use bywire_ring::distance;
 
 use crate::connection::readiness::OUT;
 use crate::connection::sockets::{Connection, STREAM};
-use crate::epoll::events::{EDGE, ONCE, Snapshot};
+use crate::epoll::events::{self, EDGE, ONCE, Snapshot};
 use crate::epoll::registrations;
 use crate::memory::arena::{EpollItem, EpollSet};
 
@@ -26,10 +26,11 @@ pub fn join(set: &EpollSet, item: &EpollItem, connection: &Connection) {
             && let Some(connection) = registrations::connection(first)
         {
             STREAM.want_order(&connection.own);
-            begin(first, &connection);
+            // The kernel has it on its list if it was reported, or has something to report.
+            begin(first, &connection, first.queued.load(Ordering::Relaxed) != 0 || events::is_due(first));
         }
     }
-    begin(item, connection);
+    begin(item, connection, events::is_due(item));
 }
 
 /// Returns whether the first registration of a set is its only one, so that there is no order to keep. The caller holds
@@ -39,18 +40,23 @@ pub fn is_alone(first: &EpollItem) -> bool {
     first.next_of_set.load(Ordering::Relaxed) == 0
 }
 
-/// A registration begins, or the program has armed it: what is there counts as new.
-pub fn begin(item: &EpollItem, connection: &Connection) {
+/// A registration begins, or the program has armed it: what is there counts as new. If it is ready, it keeps this place
+/// whatever comes later.
+pub fn begin(item: &EpollItem, connection: &Connection, is_ready: bool) {
     item.place.store(distance::moment(), Ordering::Relaxed);
-    pass(item, connection);
+    item.queued.store(is_ready.into(), Ordering::Relaxed);
+    item.seen_mark.store(STREAM.last_mark(&connection.remote), Ordering::Relaxed);
 }
 
-/// A look has found the registration without events.
+/// A look has found the registration without events. One that is alone has no marks.
 #[inline]
-pub fn pass(item: &EpollItem, connection: &Connection) {
+pub fn pass(item: &EpollItem, connection: &Connection, is_alone: bool) {
     // A store without need would take the line from the cores of other threads that look.
     if item.queued.load(Ordering::Relaxed) != 0 {
         item.queued.store(0, Ordering::Relaxed);
+    }
+    if is_alone {
+        return;
     }
     let last = STREAM.last_mark(&connection.remote);
     if item.seen_mark.load(Ordering::Relaxed) != last {
@@ -60,10 +66,15 @@ pub fn pass(item: &EpollItem, connection: &Connection) {
 
 /// The registration was reported at `now`. `mark` is the peer's last one, loaded before its readiness.
 pub fn report(item: &EpollItem, mark: u64, now: u64) {
-    let wanted = item.events.load(Ordering::Relaxed);
     item.place.store(now, Ordering::Relaxed);
-    item.queued.store((wanted & (EDGE | ONCE) == 0).into(), Ordering::Relaxed);
+    report_alone(item);
     item.seen_mark.store(mark, Ordering::Relaxed);
+}
+
+/// The only registration of its set was reported.
+pub fn report_alone(item: &EpollItem) {
+    let wanted = item.events.load(Ordering::Relaxed);
+    item.queued.store((wanted & (EDGE | ONCE) == 0).into(), Ordering::Relaxed);
 }
 
 /// The kernel has an event for the registration. It is later than those of the rings that nobody has noticed yet.

@@ -287,6 +287,7 @@ impl View {
         };
         let Some(due) = self.due(at, item, true) else { return 0 };
         place.write(self.report(item, &due));
+        order::report_alone(item);
         1
     }
 
@@ -369,9 +370,7 @@ impl View {
         let connection = registrations::connection(item)?;
         let heard = item.heard.load(Ordering::Relaxed);
         if heard == 0 && item.settled.load(Ordering::Relaxed) != 0 && connection.is_at_rest() {
-            if !is_alone {
-                order::pass(item, &connection);
-            }
+            order::pass(item, &connection, is_alone);
             return None;
         }
         if heard != 0 {
@@ -410,9 +409,7 @@ impl View {
         if wanted & EDGE != 0 {
             snapshot.take_news(item);
         }
-        if !is_alone {
-            order::pass(item, &connection);
-        }
+        order::pass(item, &connection, is_alone);
         // Most connections of a large set are idle most of the time. One that waits for room is not.
         let is_settled = wanted & OUT == 0
             && bits == 0

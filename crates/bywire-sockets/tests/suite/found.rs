@@ -559,6 +559,34 @@ fn events_beside_one_that_was_alone_have_the_order_of_the_kernels() {
     });
 }
 
+/// One that is ready, or was reported, keeps its place when others join and more comes for it.
+#[test]
+fn events_keep_their_place_when_another_registration_joins() {
+    same(|text| {
+        for (edge, is_reported) in [(0, false), (0, true), (libc::EPOLLET, false), (libc::EPOLLET, true)] {
+            let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
+            let add_one = |text: &mut String, at: usize| {
+                let status = register(set, libc::EPOLL_CTL_ADD, pairs[at].1, libc::EPOLLIN | edge, at as u64);
+                tell(text, "add", status);
+            };
+            add_one(text, 0);
+            send_to(&pairs, &[0]);
+            if is_reported {
+                reported(text, "alone", set, 16);
+                read_from(&pairs, &[0]);
+            }
+            add_one(text, 1);
+            send_to(&pairs, &[1, 0]);
+            reported(text, "two", set, 16);
+            // One that is added with bytes, and gets more.
+            send_to(&pairs, &[2]);
+            add_one(text, 2);
+            send_to(&pairs, &[1, 2]);
+            reported(text, "three", set, 16);
+        }
+    });
+}
+
 #[test]
 fn events_of_room_have_the_order_of_the_kernels() {
     same(|text| {
