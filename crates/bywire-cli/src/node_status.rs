@@ -149,9 +149,9 @@ fn node_lines(node: &Node) -> String {
     text
 }
 
-/// The share of packets that were lost says nothing before so many were sent.
+/// With fewer packets sent, the share of lost ones says nothing, if it is no more than [`LOST_BY_JOINING`].
 const SENT_MIN: u64 = 200;
-/// If no more than these were lost.
+/// Packets that a node loses at most by joining.
 const LOST_BY_JOINING: u64 = 3;
 
 /// The properties of a channel that is up, each with a comma before it.

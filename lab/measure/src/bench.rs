@@ -61,7 +61,7 @@ pub type Prepare = Box<dyn FnOnce(&mut Topology) -> Result<Box<dyn Sampler>>>;
 
 /// One thing to measure.
 pub struct Entry {
-    /// What it is.
+    /// The subject.
     pub subject: Subject,
     /// With so many failed pairs it is given up.
     pub failures_max: u32,
@@ -69,7 +69,7 @@ pub struct Entry {
     pub prepare: Prepare,
 }
 
-/// What is measured, in words.
+/// The subject of a measurement, in words.
 pub struct Subject {
     /// The level that an absence names.
     pub level: String,

@@ -1,4 +1,4 @@
-//! What the parent of a pair hears of its workers.
+//! The messages that the parent of a pair gets from its workers.
 
 use std::io::BufReader;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The parent's end of the workers' messages.
 pub struct Conversation {
-    /// Where the events of further workers go.
+    /// The sender for the events of further workers.
     pub sender: Sender<Event>,
     receiver: Receiver<Event>,
     until: Instant,

@@ -129,7 +129,7 @@ fn a_blocked_queue_delays_no_other() {
     // Fill the queue itself too.
     fill();
     send(&node, NEIGHBOUR, 0);
-    // What goes elsewhere arrives.
+    // Frames for others arrive.
     await_packet(&node.ends[1]);
     assert!(!is_taken(&end, far(1), number), "it was held back no more");
 }

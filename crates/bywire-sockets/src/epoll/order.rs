@@ -71,7 +71,7 @@ pub fn report(item: &EpollItem, mark: u64, now: u64) {
     item.seen_mark.store(mark, Ordering::Relaxed);
 }
 
-/// The only registration of its set was reported.
+/// The only registration of its set was reported. It stays on the list as in [`report`], at no particular place.
 pub fn report_alone(item: &EpollItem) {
     let wanted = item.events.load(Ordering::Relaxed);
     item.queued.store((wanted & (EDGE | ONCE) == 0).into(), Ordering::Relaxed);

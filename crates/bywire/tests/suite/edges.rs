@@ -442,7 +442,7 @@ fn a_port_that_takes_no_descriptors_before_accepting_is_connected_to() {
 /// Puts something at a path. The second path is that of a file of the honest user.
 type Plant = fn(&Path, &Path);
 
-/// What another user can put at a path.
+/// Files that another user can put at a path.
 const PLANTS: [(&str, Plant); 10] = [
     ("a file", |path, _| std::fs::write(path, "planted").expect("written")),
     ("a directory", |path, _| std::fs::create_dir(path).expect("made")),

@@ -105,7 +105,7 @@ impl Fabric {
         self.bywire(&[&["run", "--"], words].concat())
     }
 
-    /// The same with a report of its connections.
+    /// Runs it with a report of its connections.
     fn explained(&self, words: &[&str]) -> Command {
         self.bywire(&[&["run", "--explain", "--"], words].concat())
     }

@@ -43,7 +43,7 @@ pub fn connect(hosts: &[Host], mtu_bytes: u32, settings: CarrierSettings) -> Net
     connect_with(hosts, mtu_bytes, settings, 1)
 }
 
-/// The same with so many loops, and a queue of each interface for each.
+/// Carries them with this number of loops. Each interface has a queue for each loop.
 pub fn connect_with(hosts: &[Host], mtu_bytes: u32, settings: CarrierSettings, loops: usize) -> Network {
     let mut network = Network::start(&Launch::Thread, loops, settings).expect("a network");
     for host in hosts {
