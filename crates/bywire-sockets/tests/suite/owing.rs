@@ -85,6 +85,8 @@ fn answer(fd: RawFd, flooded: &mut Vec<RawFd>) {
 /// Connections with tiny windows. Each goes to another owner while everything is in its ring.
 fn ask_back() {
     let peers: Vec<TcpStream> = (0..PEERS).map(|_| connect_with_a_tiny_window()).collect();
+    let mut other = test_service::connected();
+    other.set_nodelay(true).expect("at once");
     for peer in &peers {
         let fd = peer.as_raw_fd();
         test_service::until_carried(fd, || test_service::converse(&mut peer.try_clone().expect("a copy"), 1));
@@ -92,6 +94,8 @@ fn ask_back() {
         (&mut &*peer).write_all(&[WANTS]).expect("sent");
         test_service::settle(fd, FLOOD_BYTES as u64);
         assert_eq!(test_service::kernel_received(fd), came, "it is not in the ring");
+        // The server serves one connection after the other. Before its answer the kernel has room for the whole flood.
+        test_service::converse(&mut other, 1);
         assert_eq!(test_service::pass(fd), 1);
     }
     test_service::say("asked");
