@@ -23,6 +23,7 @@ mod node_status;
 mod nodes;
 mod pair;
 mod ping;
+mod preload_check;
 mod preload_diagnosis;
 mod progress;
 mod reachability;
@@ -127,6 +128,9 @@ enum Action {
     /// Pairs connections, started by `run`
     #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
     Pairing(run::ServiceArgs),
+    /// Makes the library's system calls, started by `run` behind filters
+    #[command(name = preload_check::PROBE, hide = true)]
+    Calls,
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -197,6 +201,7 @@ impl Action {
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),
+            Self::Calls => preload_check::probe(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
             Self::Mpi(arguments) => arguments.run(),
