@@ -31,6 +31,7 @@ mod report;
 mod run;
 mod run_status;
 mod serve;
+mod service;
 mod status;
 #[cfg(test)]
 mod status_fixture;
@@ -98,6 +99,8 @@ enum Action {
     Man(manual::ManArgs),
     /// Run a program so that its TCP connections to other such programs are carried in memory
     Run(run::RunArgs),
+    /// Have services of systemd started by `bywire run`, as their packages ship them
+    Service(service::ServiceArgs),
     /// Pair the connections of `bywire run` of all users, instead of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
@@ -191,6 +194,7 @@ impl Action {
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
+            Self::Service(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
             Self::Invite(arguments) => arguments.run(),
