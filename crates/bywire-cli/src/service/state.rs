@@ -78,7 +78,8 @@ impl State {
                 Progress::Failed
             };
         }
-        if self.invocation == before.invocation || self.active != "active" {
+        let is_active = matches!(self.active.as_str(), "active" | "reloading");
+        if self.invocation == before.invocation || !is_active {
             return Progress::Starting;
         }
         Progress::Active
