@@ -81,7 +81,7 @@ struct Program {
     ring_bytes: u64,
     /// Its process, as the kernel names it, or 0.
     process: u32,
-    /// What became of its connections since it connected.
+    /// The fates of its connections since it connected.
     counts: Status,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
     /// these ends have moved bytes.

@@ -60,9 +60,11 @@ pub fn map_code(path: &Path) -> Result<(), Errno> {
 /// # Errors
 /// The error of a filter: that of the kernel for invalid arguments is a success.
 pub fn try_call(number: libc::c_long) -> Result<(), Errno> {
-    // SAFETY: the calls of `CALLS` refuse -1 as a descriptor, address, length, set of flags or number of a signal, or
+    // Filters forbid mappings that are both writable and executable, which -1 would request. The kernel refuses a length of 0.
+    let invalid: libc::c_long = if number == libc::SYS_mmap { 0 } else { -1 };
+    // SAFETY: the calls of `CALLS` refuse this value as a descriptor, address, length, set of flags or number of a signal, or
     // take no arguments and only return a number. So they read and write no memory.
-    let returned = unsafe { libc::syscall(number, -1, -1, -1, -1, -1, -1) };
+    let returned = unsafe { libc::syscall(number, invalid, invalid, invalid, invalid, invalid, invalid) };
     let error = crate::option::last_error();
     let is_filtered = matches!(error, Errno::PERM | Errno::ACCESS | Errno::NOSYS);
     // The kernel has no operation -1 of a futex.

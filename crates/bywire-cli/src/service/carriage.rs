@@ -13,8 +13,10 @@ use serde::Serialize;
 use crate::carried_units::{self, Loaded};
 use crate::{count, preload_diagnosis};
 
+use super::drop_in::{DIRECTORY_VARIABLE, FILE_NAME};
 use super::locate::{self, drop_in_path};
 use super::manager;
+use super::settings::Settings;
 use super::state::{PROPERTIES, State};
 use super::unit_file::UnitFile;
 use super::{cluster, drop_in};
@@ -60,16 +62,17 @@ impl Account {
     /// # Errors
     /// systemd does not answer.
     pub fn of(unit: &str, text: &str) -> Result<Self> {
-        let properties = format!("{PROPERTIES},ControlGroup,ActiveEnterTimestamp");
+        let properties = format!("{PROPERTIES},ControlGroup,ActiveEnterTimestamp,ExecStart");
         let shown = manager::show(unit, &properties)?;
         let state = State::of(&shown);
         let group = shown.value("ControlGroup").unwrap_or_default();
         let mut processes = Vec::new();
         if !group.is_empty() {
             let directories = carried_units::of_group(group, Path::new("/proc"));
-            let is_older = is_older_than_drop_in(unit, shown.value("ActiveEnterTimestamp"));
+            let obstacle = obstacle(unit, &shown);
             let socket = pairing(text);
-            let of_directory = |directory: PathBuf| process(&directory, is_older, socket.as_deref());
+            let of_directory =
+                |directory: PathBuf| process(&directory, obstacle.as_deref(), socket.as_deref());
             processes.extend(directories.into_iter().filter_map(of_directory));
             processes.sort_by_key(|process| process.pid);
         }
@@ -139,8 +142,22 @@ impl Process {
     }
 }
 
-/// Looks at one process. `None`: it has ended.
-fn process(directory: &Path, is_older: bool, socket: Option<&Path>) -> Option<Process> {
+/// The reason why no process of a unit has the library, which its properties show. `None`: they show none.
+fn obstacle(unit: &str, shown: &Settings) -> Option<String> {
+    if is_older_than_drop_in(unit, shown.value("ActiveEnterTimestamp")) {
+        return Some("it was started before the drop-in was written, and waits for a restart".to_owned());
+    }
+    let is_started_by_run = shown.value("ExecStart").is_some_and(|start| start.contains("bywire run "));
+    (!is_started_by_run).then(|| {
+        format!(
+            "another drop-in has replaced its ExecStart=, as `systemctl cat {unit}` shows: rename that file so that it comes \
+             before {FILE_NAME}"
+        )
+    })
+}
+
+/// Looks at one process. `obstacle` is that of its unit. `None`: it has ended.
+fn process(directory: &Path, obstacle: Option<&str>, socket: Option<&Path>) -> Option<Process> {
     let pid = directory.file_name()?.to_str()?.parse().ok()?;
     let program = fs::read_to_string(directory.join("comm")).ok()?.trim().to_owned();
     let loaded = carried_units::has_loaded(directory);
@@ -153,7 +170,7 @@ fn process(directory: &Path, is_older: bool, socket: Option<&Path>) -> Option<Pr
     let why_not = match loaded {
         Loaded::Yes => None,
         Loaded::Unknown => Some("only root can look at it".to_owned()),
-        Loaded::No => Some(reason(directory, is_older)),
+        Loaded::No => Some(obstacle.map_or_else(|| reason(directory), str::to_owned)),
     };
     Some(Process {
         pid,
@@ -172,10 +189,7 @@ fn process(directory: &Path, is_older: bool, socket: Option<&Path>) -> Option<Pr
 }
 
 /// Why a process has not loaded the library.
-fn reason(directory: &Path, is_older: bool) -> String {
-    if is_older {
-        return "it was started before the drop-in was written, and waits for a restart".to_owned();
-    }
+fn reason(directory: &Path) -> String {
     if let Some(reason) = preload_diagnosis::of_file(&directory.join("exe")) {
         return reason.to_owned();
     }
@@ -186,12 +200,16 @@ fn reason(directory: &Path, is_older: bool) -> String {
         );
     }
     let environment = fs::read(directory.join("environ")).unwrap_or_default();
-    let mark = format!("{SERVICE_VARIABLE}=");
-    if !environment.windows(mark.len()).any(|window| window == mark.as_bytes()) {
+    let has =
+        |name: &str| environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()));
+    if !has(SERVICE_VARIABLE) && !has(DIRECTORY_VARIABLE) {
         return format!(
-            "its environment has nothing of `bywire run`: what has started it clears the environment, as {} does",
+            "its environment has nothing of the unit's: what has started it clears the environment, as {} does",
             cluster::LAUNCHER
         );
+    }
+    if !has(SERVICE_VARIABLE) {
+        return "`bywire run` has found an obstacle: `journalctl -u` of the unit has its line".to_owned();
     }
     "the loader could not map the library: `journalctl -u` of the unit has the reason".to_owned()
 }
@@ -236,14 +254,18 @@ mod tests {
 
     #[test]
     fn a_process_without_the_library_has_a_reason() {
-        let this =
-            process(&Path::new("/proc").join(std::process::id().to_string()), false, None).expect("ours");
+        let directory = Path::new("/proc").join(std::process::id().to_string());
+        let this = process(&directory, None, None).expect("ours");
         assert!(!this.library && this.connected.is_none());
         let line = this.line();
         assert!(line.contains("TCP: ") && line.lines().count() == 1, "{line}");
-        let older =
-            process(&Path::new("/proc").join(std::process::id().to_string()), true, None).expect("ours");
-        assert!(older.why_not.is_some_and(|reason| reason.contains("waits for a restart")));
+        let older = process(&directory, Some("older"), None).expect("ours");
+        assert_eq!(older.why_not.as_deref(), Some("older"));
+        let replaced = "ExecStart={ path=/bin/x ; argv[]=/bin/x -a ; status=0/0 }\n";
+        let replaced = obstacle("x.service", &Settings::from_shown(replaced)).expect("an obstacle");
+        assert!(replaced.contains("`systemctl cat x.service`"), "{replaced}");
+        let own = "ExecStart={ path=/bin/bywire ; argv[]=/bin/bywire run -- /bin/x -a ; status=0/0 }\n";
+        assert_eq!(obstacle("x.service", &Settings::from_shown(own)), None);
         let account = Account {
             unit: "x.service".into(),
             state: "active".into(),

@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_drop_in_is_written_and_removed_as_a_whole() {
         let root = tempfile::tempdir().expect("a directory");
-        let path = root.path().join("x.service.d/bywire.conf");
+        let path = root.path().join("x.service.d/zz-bywire.conf");
         put(&path, Some("one")).expect("written");
         put(&path, Some("two")).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("there"), "two");

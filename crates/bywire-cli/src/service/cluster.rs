@@ -10,7 +10,7 @@ use super::start_line::word;
 pub const LAUNCHER: &str = "pg_ctlcluster";
 
 /// The facts of a cluster that the drop-in needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Its version, such as `15`.
     pub version: String,
@@ -22,6 +22,12 @@ pub struct Cluster {
     pub user: String,
     /// The file that the launcher has the server log to, if it exists.
     pub log: Option<PathBuf>,
+    /// The language of the server's messages.
+    pub language: Option<String>,
+    /// The directory for statistics, which servers before version 15 have.
+    pub statistics: Option<PathBuf>,
+    /// `pg_ctl.conf` has options for the launcher.
+    pub has_launcher_options: bool,
 }
 
 /// The version and the name of the cluster that a unit is for.
@@ -29,33 +35,44 @@ pub fn of_unit(unit: &str) -> Option<(&str, &str)> {
     unit.strip_prefix("postgresql@")?.strip_suffix(".service")?.split_once('-')
 }
 
-/// The path of a cluster's file of settings.
-pub fn configuration(version: &str, name: &str) -> PathBuf {
-    ["/etc/postgresql", version, name, "postgresql.conf"].iter().collect()
+/// The path of a cluster's file of this name.
+pub fn configuration(version: &str, name: &str, file: &str) -> PathBuf {
+    ["/etc/postgresql", version, name, file].iter().collect()
 }
 
-/// The directory of the data, as the file of settings names it. The last line counts.
-pub fn data_directory(settings: &str) -> Option<PathBuf> {
+/// The value of a setting in a file of settings. The last line with it counts. `None`: it is not set, or empty.
+pub fn setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
     let values = settings.lines().filter_map(|line| {
-        let rest = line.trim_start().strip_prefix("data_directory")?.trim_start();
-        let rest = rest.strip_prefix('=').unwrap_or(rest).trim_start().strip_prefix('\'')?;
-        rest.split_once('\'').map(|(path, _)| PathBuf::from(path))
+        let rest = line.trim_start().strip_prefix(name)?;
+        let value = rest.trim_start_matches(['=', ' ', '\t']);
+        if value.len() == rest.len() {
+            return None;
+        }
+        match value.strip_prefix('\'') {
+            Some(quoted) => quoted.split_once('\'').map(|(value, _)| value),
+            None => value.split(['#', ' ', '\t']).next(),
+        }
     });
-    values.last()
+    values.last().filter(|value| !value.is_empty())
 }
 
 /// Settings that make the server the program of the unit.
 pub fn settings(cluster: &Cluster, command: &Path) -> Vec<Exception> {
-    let Cluster { version, name, data, user, log } = cluster;
-    let configuration = configuration(version, name);
-    let start = format!(
-        "{} run -- /usr/lib/postgresql/{version}/bin/postgres -D {} -c config_file={}",
-        word(command),
+    let Cluster { version, name, data, user, .. } = cluster;
+    let configuration = |file| word(&configuration(version, name, file));
+    let server = format!(
+        "/usr/lib/postgresql/{version}/bin/postgres -D {} -c config_file={}",
         word(data),
-        word(&configuration)
+        configuration("postgresql.conf")
     );
+    // systemd would open the file as root, which the kernel refuses in a sticky directory (`fs.protected_regular`).
+    let logged = cluster.log.as_ref().map_or_else(String::new, |log| {
+        format!("/bin/sh -c 'exec \"$$0\" \"$$@\" >>{} 2>&1' ", log.display())
+    });
+    let start = format!("{} run -- {logged}{server}", word(command));
+    let language = cluster.language.as_ref().map_or_else(String::new, |language| format!(" LANG={language}"));
     let reason = "pg_ctlcluster clears the environment, and with it what `bywire run` sets. The server is the unit's program \
-                  instead.";
+                  instead, and logs to the file that pg_ctlcluster gives it.";
     let mut found = vec![
         Exception::new(format!("ExecStart=\nExecStart={start}\nType=notify\nUser={user}"), reason),
         Exception::new(
@@ -67,10 +84,17 @@ pub fn settings(cluster: &Cluster, command: &Path) -> Vec<Exception> {
             "SIGINT is the fast shutdown, which pg_ctlcluster asks for.",
         ),
     ];
-    if let Some(log) = log {
+    found.push(Exception::new(
+        format!(
+            "Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj{language}\nEnvironmentFile=-{}",
+            configuration("environment")
+        ),
+        "pg_ctlcluster gives the server this environment.",
+    ));
+    if let Some(statistics) = &cluster.statistics {
         found.push(Exception::new(
-            format!("StandardOutput=append:{0}\nStandardError=append:{0}", log.display()),
-            "The server logs to the file that pg_ctlcluster gives it.",
+            format!("ExecStartPre=+/usr/bin/install -d -m 0750 -o {user} {}", word(statistics)),
+            "pg_ctlcluster makes this directory, which a reboot removes.",
         ));
     }
     found
@@ -81,12 +105,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_of_the_data_is_read() {
+    fn settings_of_a_cluster_are_read() {
         let settings = "#data_directory = 'no'\ndata_directory = '/var/lib/postgresql/15/main'\t# use data\n";
-        assert_eq!(data_directory(settings), Some("/var/lib/postgresql/15/main".into()));
-        assert_eq!(data_directory("data_directory='/a b'\ndata_directory '/c'"), Some("/c".into()));
-        assert_eq!(data_directory("listen_addresses = '*'"), None);
+        assert_eq!(setting(settings, "data_directory"), Some("/var/lib/postgresql/15/main"));
+        assert_eq!(setting("data_directory='/a b'\ndata_directory '/c'", "data_directory"), Some("/c"));
+        assert_eq!(setting("listen_addresses = '*'", "data_directory"), None);
+        assert_eq!(setting("lc_messages = C.UTF-8 # locale", "lc_messages"), Some("C.UTF-8"));
+        assert_eq!(setting("pg_ctl_options = ''", "pg_ctl_options"), None);
+        assert_eq!(setting("data_directory_mode = 0700", "data_directory"), None);
         assert_eq!(of_unit("postgresql@15-main.service"), Some(("15", "main")));
         assert_eq!(of_unit("postgresql.service"), None);
+    }
+
+    #[test]
+    fn a_server_of_an_earlier_version_has_its_directory_for_statistics() {
+        let cluster = Cluster {
+            user: "postgres".into(),
+            statistics: Some("/var/run/postgresql/14-main.pg_stat_tmp".into()),
+            ..Cluster::default()
+        };
+        let expected =
+            "ExecStartPre=+/usr/bin/install -d -m 0750 -o postgres /var/run/postgresql/14-main.pg_stat_tmp";
+        let found = settings(&cluster, Path::new("/usr/bin/bywire"));
+        assert!(found.iter().any(|exception| exception.line == expected), "{found:?}");
     }
 }

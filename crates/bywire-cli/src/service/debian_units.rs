@@ -36,6 +36,7 @@ ExecPaths=/usr/bin/redis-server /usr/lib /lib",
             "ExecStart=/usr/local/bin/bywire run -- /usr/bin/redis-server /etc/redis/redis.conf --supervised systemd \
              --daemonize no",
             "ExecPaths=/usr/local/bin/bywire /usr/local/lib/bywire",
+            "Environment=RUNTIME_DIRECTORY=/run/redis",
         ],
     ),
     (
@@ -62,8 +63,9 @@ PIDFile=/run/postgresql/%i.pid
 OOMScoreAdjust=-900",
         &[
             PLAIN_RUN,
-            "ExecStart=/usr/local/bin/bywire run -- /usr/lib/postgresql/15/bin/postgres -D /var/lib/postgresql/15/main -c \
-             config_file=/etc/postgresql/15/main/postgresql.conf",
+            "ExecStart=/usr/local/bin/bywire run -- /bin/sh -c 'exec \"$$0\" \"$$@\" \
+             >>/var/log/postgresql/postgresql-15-main.log 2>&1' /usr/lib/postgresql/15/bin/postgres -D \
+             /var/lib/postgresql/15/main -c config_file=/etc/postgresql/15/main/postgresql.conf",
             "Type=notify",
             "User=postgres",
             "ExecReload=",
@@ -71,8 +73,8 @@ OOMScoreAdjust=-900",
             "ExecStop=",
             "KillMode=mixed",
             "KillSignal=SIGINT",
-            "StandardOutput=append:/var/log/postgresql/postgresql-15-main.log",
-            "StandardError=append:/var/log/postgresql/postgresql-15-main.log",
+            "Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj LANG=C.UTF-8",
+            "EnvironmentFile=-/etc/postgresql/15/main/environment",
         ],
     ),
     (
@@ -187,6 +189,8 @@ pub fn unit(name: &str) -> Unit {
         data: "/var/lib/postgresql/15/main".into(),
         user: "postgres".into(),
         log: Some("/var/log/postgresql/postgresql-15-main.log".into()),
+        language: Some("C.UTF-8".into()),
+        ..Cluster::default()
     });
     let sandbox = files.service.clone();
     Unit { name: name.into(), files, sandbox, cluster }

@@ -9,12 +9,15 @@ use super::settings::Settings;
 use super::start_line::StartLine;
 use super::unit_file::UnitFile;
 
-/// The drop-in's file in the unit's directory.
-pub const FILE_NAME: &str = "bywire.conf";
+/// The drop-in's file in the unit's directory. systemd reads drop-ins in the order of their names, and this one's `ExecStart=`
+/// has to come after that of an administrator's `override.conf`.
+pub const FILE_NAME: &str = "zz-bywire.conf";
 /// How its text begins. A file without it is not this command's.
 pub const MARK: &str = "# Written by `bywire service add";
 /// The comment before the text of the unit's own `ExecStart=`, by which a later change of it is noticed.
 const ORIGINAL: &str = "# The unit's own: ExecStart=";
+/// Names the unit's directory for `bywire run`.
+pub const DIRECTORY_VARIABLE: &str = "BYWIRE_RUNTIME_DIR";
 /// The unit of the machine's pairing service.
 const PAIRING_UNIT: &str = "bywire-pairing.socket";
 
@@ -65,13 +68,20 @@ pub fn plan(unit: &Unit, installation: &Installation) -> Result<DropIn, Refusal>
         }
     };
     exceptions.extend(sandbox::exceptions(&unit.sandbox, installation, &runtime)?);
+    let own: Vec<String> = service.paths("RuntimeDirectory").map(|path| format!("/run/{path}")).collect();
+    if !own.is_empty() {
+        exceptions.push(Exception::new(
+            format!("Environment=RUNTIME_DIRECTORY={}", own.join(":")),
+            "systemd would name the directory below in this variable, too.",
+        ));
+    }
     exceptions.push(Exception::new(
         format!("RuntimeDirectory={name}"),
         "The unit's user owns this directory, in which `bywire run` links the library for the loader.",
     ));
     let pairing = installation.pairing.display();
     exceptions.push(Exception::new(
-        format!("Environment=BYWIRE_RUNTIME_DIR={} BYWIRE_PAIRING={pairing}", runtime.display()),
+        format!("Environment={DIRECTORY_VARIABLE}={} BYWIRE_PAIRING={pairing}", runtime.display()),
         "The pairing service of the machine carries the connections, whatever user a client has.",
     ));
     let original: Vec<&str> = service.values("ExecStart").collect();
@@ -139,6 +149,9 @@ fn notes(unit: &Unit) -> Vec<String> {
                 .into(),
         );
     }
+    if unit.cluster.as_ref().is_some_and(|cluster| cluster.has_launcher_options) {
+        notes.push("the options in pg_ctl.conf have no effect, as pg_ctl does not start the server".into());
+    }
     let has_user = sandbox.value("User").is_some_and(|user| user != "root") || sandbox.is_on("DynamicUser");
     // The last digit is what others may do.
     let is_closed =
@@ -153,7 +166,7 @@ fn notes(unit: &Unit) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::debian_units::{UNITS, unit};
+    use super::super::debian_units::{self, UNITS, unit};
     use super::*;
 
     fn installation() -> Installation {
@@ -238,5 +251,9 @@ mod tests {
             "{notes:?}"
         );
         assert_eq!(original("[Service]\nExecStart=/x\n"), None);
+        let mut unit = debian_units::unit("postgresql@15-main.service");
+        unit.cluster.as_mut().expect("a cluster").has_launcher_options = true;
+        let notes = plan(&unit, &installation()).expect("a drop-in").notes;
+        assert!(notes.len() == 1 && notes[0].contains("pg_ctl.conf"), "{notes:?}");
     }
 }

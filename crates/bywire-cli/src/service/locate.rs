@@ -231,21 +231,27 @@ fn cluster_of(unit: &str) -> Result<Cluster, Refusal> {
     let unknown = |cause: String| Refusal::Cluster { unit: unit.to_owned(), cause };
     let (version, name) =
         cluster::of_unit(unit).ok_or_else(|| unknown("its name is not postgresql@VERSION-NAME".into()))?;
-    let path = cluster::configuration(version, name);
+    let path = cluster::configuration(version, name, "postgresql.conf");
     let text = fs::read_to_string(&path)
         .map_err(|error| unknown(format!("cannot read {}: {error}", path.display())))?;
-    let data = cluster::data_directory(&text)
+    let path_of = |name| cluster::setting(&text, name).map(PathBuf::from);
+    let data = path_of("data_directory")
         .ok_or_else(|| unknown(format!("{} has no data_directory", path.display())))?;
     let owner = fs::metadata(&data)
         .map_err(|error| unknown(format!("cannot look at {}: {error}", data.display())))?
         .uid();
     let log = PathBuf::from(format!("/var/log/postgresql/postgresql-{version}-{name}.log"));
+    let launcher =
+        fs::read_to_string(cluster::configuration(version, name, "pg_ctl.conf")).unwrap_or_default();
     Ok(Cluster {
         version: version.to_owned(),
         name: name.to_owned(),
         data,
         user: user_name(owner),
         log: log.is_file().then_some(log),
+        language: cluster::setting(&text, "lc_messages").map(str::to_owned),
+        statistics: path_of("stats_temp_directory"),
+        has_launcher_options: cluster::setting(&launcher, "pg_ctl_options").is_some(),
     })
 }
 

@@ -47,7 +47,7 @@ Examples:
   bywire service check nginx --json
   bywire service remove redis-server --restart",
     after_help = "\
-`add` writes a drop-in, bywire.conf, into the unit's directory below /etc/systemd/system. It starts the unit's program by \
+`add` writes a drop-in, zz-bywire.conf, into the unit's directory below /etc/systemd/system. It starts the unit's program by \
 `bywire run`, with the exceptions that the unit's sandbox needs. A unit that does not come up with it is put back and restarted \
 as it was. So is one when Ctrl-C is pressed. Clients are carried if they run by `bywire run`, too."
 )]

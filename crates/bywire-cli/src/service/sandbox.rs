@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::drop_in::DIRECTORY_VARIABLE;
 use super::refusal::Refusal;
 use super::settings::Settings;
 
@@ -104,7 +105,7 @@ pub fn exceptions(
         return Err(Refusal::PrivateNetwork);
     }
     check_architectures(settings)?;
-    for name in ["BYWIRE_RUNTIME_DIR", "BYWIRE_PAIRING"] {
+    for name in [DIRECTORY_VARIABLE, "BYWIRE_PAIRING"] {
         if settings.words("UnsetEnvironment").any(|word| word.split('=').next() == Some(name)) {
             return Err(Refusal::Unset(name.to_owned()));
         }

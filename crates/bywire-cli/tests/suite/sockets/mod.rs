@@ -18,6 +18,7 @@ mod rust;
 mod sanitizers;
 mod service;
 mod suites;
+mod systemd;
 mod units;
 
 use std::fs;

@@ -1,21 +1,13 @@
 //! `bywire service` by the commands of docs/sockets.md, with the units of Debian's packages, under a booted systemd.
 
-use std::fs;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use super::filters::Group;
-use super::{Fabric, ended_within, library, write};
-use crate::packages::are_installed;
+use super::systemd::{booted, ran};
 
 const PAGE: &str = include_str!("../../../../../docs/sockets.md");
-const BOOT: &str = include_str!("systemd/boot.sh");
 const INSIDE: &str = include_str!("systemd/inside.sh");
+/// The script that installs Bywire, and removes it.
+const X: &str = include_str!("../../../../../x");
 /// The units that the page adds, in this order.
 const UNITS: [&str; 3] = ["redis-server", "nginx", "postgresql@15-main"];
-
-/// Fifteen starts of services, each watched for two seconds at least.
-const TIMEOUT: Duration = Duration::from_secs(360);
 
 /// A unit that ends at once if it is started by `bywire run`.
 const REFUSES: &str = "[Service]
@@ -37,6 +29,43 @@ StandardError=file:/run/test/filtered.errors
 ExecStart=/usr/local/bin/bywire run -- /bin/true
 ";
 
+/// A sandbox that hides the pairing service, and forbids the library's calls and Unix sockets.
+const STRICT: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6401 --save \"\"
+User=redis
+NoExecPaths=/
+ExecPaths=/usr/bin/redis-server /usr/lib
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+TemporaryFileSystem=/run:ro
+MemoryDenyWriteExecute=yes
+NoNewPrivileges=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_INET AF_INET6
+SystemCallFilter=~memfd_create eventfd2 @reboot
+";
+/// A user that exists while the unit runs.
+const DYNAMIC: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6402 --save \"\"
+DynamicUser=yes
+ProtectProc=invisible
+PrivateUsers=yes
+";
+/// A root of its own, which is this one without what is mounted in it.
+const ROOTED: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6403 --save \"\"
+User=redis
+RootDirectory=/srv/root
+MountAPIVFS=yes
+";
+/// A network of its own.
+const PRIVATE: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6404
+PrivateNetwork=yes
+";
+
 /// The commands of the page, each of which begins with one of these words.
 fn commands() -> String {
     let (_, rest) = PAGE.split_once("## As a service").expect("the section");
@@ -44,87 +73,26 @@ fn commands() -> String {
     rest.split_once("```").expect("their end").0.to_owned()
 }
 
-/// What the booted machine printed. `None`, with a message: it cannot be booted here.
-fn booted() -> Option<String> {
-    let servers = [
-        ("redis-server", "redis-server"),
-        ("nginx", "nginx-light"),
-        ("pg_ctlcluster", "postgresql"),
-        ("systemctl", "systemd-sysv"),
-        ("dbus-daemon", "dbus"),
-        ("python3", "python3"),
-        ("pivot_root", "util-linux"),
-    ];
-    if !are_installed(&servers) {
-        return None;
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: services of systemd: it boots in namespaces, which takes root");
-        return None;
-    }
-    if !fs::exists("/etc/postgresql/15/main").unwrap_or(false) {
-        println!("not run: services of systemd: their units are Debian 12's, with PostgreSQL 15");
-        return None;
-    }
-    let fabric = Fabric::new();
-    let [shared, root] = ["shared", "root"].map(|name| fabric.place(name));
-    for directory in [&shared, &root] {
-        fs::create_dir(directory).expect("made");
-    }
-    let place = |name: &str| format!("{shared}/{name}");
-    fs::copy(env!("CARGO_BIN_EXE_bywire"), place("bywire")).expect("copied");
-    fs::copy(library(), place("libbywire_sockets.so")).expect("copied");
-    for (name, text) in super::service::UNITS {
-        write(place(name), text);
-    }
+#[test]
+fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_cannot_work() {
     let slow = SILENT.replace("TimeoutStartSec=3", "TimeoutStartSec=100");
-    for (name, text) in [
-        ("commands", commands().as_str()),
+    let commands = commands();
+    let files = [
+        ("commands", commands.as_str()),
         ("refuses.service", REFUSES),
         ("silent.service", SILENT),
         ("slow.service", &slow),
         ("filtered.service", FILTERED),
-        ("inside", INSIDE),
-        ("boot", BOOT),
-    ] {
-        write(place(name), text);
-    }
-    let spaces = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"];
-    let probe = Command::new("unshare").args(spaces).arg("true").stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        println!("not run: services of systemd: this kernel allows no namespaces of all kinds");
-        return None;
-    }
-    let group = Group::new(&fabric)?;
-    let enter = "mkdir \"$GROUP\"; echo $$ >\"$GROUP/cgroup.procs\"; exec \"$@\"";
-    let words =
-        [&["sh", "-ec", enter, "sh", "unshare"], &spaces[..], &["sh", &place("boot"), &shared, &root]];
-    let output = ended_within(TIMEOUT, fabric.plain(&words.concat()).env("GROUP", group.path()));
-    let said = fs::read_to_string(place("output")).unwrap_or_default();
-    assert!(!said.is_empty(), "{output:?}");
-    Some(said)
-}
-
-/// A command that was run, with its status and its output.
-struct Ran<'a> {
-    status: u8,
-    output: &'a str,
-}
-
-fn ran<'a>(said: &'a str, command: &str) -> Ran<'a> {
-    let (head, rest) =
-        said.split_once(&format!(" {command}\n")).unwrap_or_else(|| panic!("{command}: {said}"));
-    let status = head.rsplit("ran ").next().and_then(|status| status.parse().ok()).expect("a status");
-    let end = rest.match_indices('\n').map(|(at, _)| at + 1).find(|at| !rest[*at..].starts_with("  "));
-    Ran { status, output: if rest.starts_with("  ") { &rest[..end.unwrap_or(rest.len())] } else { "" } }
-}
-
-#[test]
-fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_cannot_work() {
-    let Some(said) = booted() else { return };
-    println!("{said}");
+        ("strict.service", STRICT),
+        ("dynamic.service", DYNAMIC),
+        ("rooted.service", ROOTED),
+        ("private.service", PRIVATE),
+        ("x", X),
+    ];
+    let Some(said) = booted(INSIDE, &files) else { return };
+    assert!(!has_failed(&said), "{said}");
     // The page's own commands.
-    for command in commands().lines() {
+    for command in commands.lines() {
         assert_eq!(ran(&said, command).status, 0, "{command}: {said}");
     }
     let shown = ran(&said, "bywire service add redis-server --dry-run").output;
@@ -134,30 +102,57 @@ fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_canno
         assert!(added.contains("restarted") && added.contains("can be carried"), "{added}");
     }
     let used: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("used ")).collect();
-    // After `add`, and after a further restart.
-    for (outcome, unit) in used.iter().zip(UNITS.iter().cycle()).take(6) {
-        let words: Vec<&str> = outcome.split(' ').collect();
-        assert!(words[..2] == [unit, "active"] && words[2] != "0", "{outcome}: {said}");
+    // After `add`, a reload and a restart.
+    for (outcome, unit) in used.iter().zip(UNITS.iter().cycle()).take(9) {
+        assert!(is_carried(outcome, unit), "{outcome}: {said}");
     }
     let check = ran(&said, "bywire service check").output;
     assert_eq!(check.matches("connections can be carried").count(), 3, "{check}");
     assert!(check.contains("carried now"), "{check}");
     assert_eq!(ran(&said, "bywire service list").output.lines().count(), 3);
     // Removed, it is TCP, and nothing of it is left.
-    assert_eq!(used[6], "redis-server active 0", "{said}");
+    assert_eq!(used[9], "redis-server active 0", "{said}");
     assert!(said.contains("state redis-server active \n") && !said.contains("left /run/"), "{said}");
+    changed_units_are_noticed(&said);
+    assert!(is_carried(used[10], "nginx"), "{said}");
+    for (outcome, unit) in used[11..].iter().zip(["strict", "dynamic", "rooted"]) {
+        assert_eq!(ran(&said, &format!("bywire service add {unit} --restart")).status, 0, "{unit}: {said}");
+        assert!(is_carried(outcome, unit), "{outcome}: {said}");
+    }
     refusals_say_what_to_do(&said);
     units_that_cannot_work_are_put_back(&said);
     let doctor: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("doctor ")).collect();
-    assert!(doctor[0].starts_with("have loaded the library: ") && doctor[0] == doctor[1], "{said}");
+    assert!(doctor[0].starts_with("have loaded the library: ") && doctor[..3] == [doctor[0]; 3], "{said}");
     let lacking = "started by `bywire run`, and no process of it has loaded the library, so it is TCP: \
         postgresql@15-main.service";
-    assert_eq!(doctor[2], lacking, "{said}");
+    assert_eq!(doctor[3], lacking, "{said}");
     let last = said.rsplit("ran ").next().expect("the last command");
     assert!(
         last.starts_with("2 bywire service add postgresql@15-main") && last.contains("already"),
         "{last}"
     );
+}
+
+/// Returns whether a client failed, or a reload.
+fn has_failed(said: &str) -> bool {
+    said.lines().any(|line| line.starts_with("failed "))
+}
+
+/// Returns whether the last word of `use`, the count of carried connections, is not 0.
+fn is_carried(used: &str, unit: &str) -> bool {
+    let words: Vec<&str> = used.split(' ').collect();
+    words[..2] == [unit, "active"] && words[2] != "0"
+}
+
+fn changed_units_are_noticed(said: &str) {
+    let changed = ran(said, "bywire service check nginx").output;
+    assert!(changed.contains("its own ExecStart= has changed"), "{changed}");
+    assert_eq!(ran(said, "bywire service add nginx.service --restart").status, 0, "{said}");
+    let renewed = ran(said, "bywire service check nginx.service").output;
+    assert!(!renewed.contains("has changed") && renewed.contains("can be carried"), "{renewed}");
+    let uninstalled = ran(said, "HOME=/root sh x uninstall");
+    assert_eq!(uninstalled.status, 1, "{}", uninstalled.output);
+    assert!(uninstalled.output.contains("those are: nginx postgresql@15-main"), "{}", uninstalled.output);
 }
 
 fn refusals_say_what_to_do(said: &str) {
@@ -167,6 +162,7 @@ fn refusals_say_what_to_do(said: &str) {
         ("bywire service add postgresql", "its servers are postgresql@15-main.service"),
         ("bywire service add postgresql@", "name one of its instances, such as postgresql@15-main.service"),
         ("bywire service add redis-server.socket", "is no service"),
+        ("bywire service add private", "PrivateNetwork=yes"),
         (
             "setpriv --reuid 65534 --regid 65534 --clear-groups bywire service add nginx",
             "`sudo bywire service add nginx`",
@@ -178,7 +174,7 @@ fn refusals_say_what_to_do(said: &str) {
     // An alias is the unit itself. Without a terminal and --restart the line to type is printed.
     let alias = ran(said, "bywire service add redis");
     assert!(
-        alias.status == 0 && alias.output.contains("redis-server.service.d/bywire.conf"),
+        alias.status == 0 && alias.output.contains("redis-server.service.d/zz-bywire.conf"),
         "{}",
         alias.output
     );
@@ -204,7 +200,8 @@ fn units_that_cannot_work_are_put_back(said: &str) {
         assert_eq!(ran.status, status, "{command}: {}", ran.output);
         assert!(ran.output.contains("runs again without the change"), "{command}: {}", ran.output);
     }
-    for unit in ["nginx", "refuses", "silent", "slow"] {
+    assert!(said.contains("state nginx active override.conf \n"), "{said}");
+    for unit in ["refuses", "silent", "slow"] {
         assert!(said.contains(&format!("state {unit} active \n")), "{unit}: {said}");
     }
 }
