@@ -1,7 +1,7 @@
 //! The units of systemd that are started by `bywire run`, and whether their processes have the library.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The end of a mapped file's path that marks the library.
@@ -54,20 +54,35 @@ fn carried_groups(shown: &str) -> Vec<(String, String)> {
 /// Whether a process of this control group has loaded the library.
 fn loaded_in(group: &str, processes: &Path) -> Loaded {
     let mut loaded = Loaded::No;
-    for process in fs::read_dir(processes).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let Ok(groups) = fs::read_to_string(process.join("cgroup")) else { continue };
-        if !groups.lines().any(|line| is_within(line, group)) {
-            continue;
-        }
-        match fs::read_to_string(process.join("maps")) {
-            Ok(maps) if maps.lines().any(|line| line.ends_with(LIBRARY)) => return Loaded::Yes,
-            Ok(_) => {}
-            // It may have ended meanwhile. Otherwise it is another user's.
-            Err(_) if !process.exists() => {}
-            Err(_) => loaded = Loaded::Unknown,
+    for process in of_group(group, processes) {
+        match has_loaded(&process) {
+            Loaded::Yes => return Loaded::Yes,
+            Loaded::No => {}
+            Loaded::Unknown => loaded = Loaded::Unknown,
         }
     }
     loaded
+}
+
+/// The directories of the processes in a control group and those inside it. `processes` is `/proc`.
+pub fn of_group(group: &str, processes: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(processes).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_of_group = |process: &PathBuf| {
+        let groups = fs::read_to_string(process.join("cgroup"));
+        groups.is_ok_and(|groups| groups.lines().any(|line| is_within(line, group)))
+    };
+    all.filter(is_of_group).collect()
+}
+
+/// Whether one process has loaded the library, by its directory in `/proc`.
+pub fn has_loaded(process: &Path) -> Loaded {
+    match fs::read_to_string(process.join("maps")) {
+        Ok(maps) if maps.lines().any(|line| line.ends_with(LIBRARY)) => Loaded::Yes,
+        Ok(_) => Loaded::No,
+        // It may have ended meanwhile. Otherwise it is another user's.
+        Err(_) if !process.exists() => Loaded::No,
+        Err(_) => Loaded::Unknown,
+    }
 }
 
 /// Returns whether a line of a process's `cgroup` file, `NUMBER:CONTROLLERS:GROUP`, names this group or one inside it.

@@ -512,7 +512,7 @@ fn carried_services() -> Finding {
         Some(units) => Tried::Works(format!("have loaded the library: {}", names(&units, Loaded::Yes))),
     };
     let remedy =
-        "a drop-in as in docs/sockets.md, \"As a service\"; `journalctl -u UNIT` may have the reason";
+        "`bywire service add NAME`; `bywire service check` and `journalctl -u UNIT` may have the reason";
     Finding::new("tools", "carried services", "services under bywire run", tried, remedy)
 }
 

@@ -24,6 +24,7 @@ mod node_status;
 mod nodes;
 mod pair;
 mod ping;
+mod preload_check;
 mod preload_diagnosis;
 mod progress;
 mod reachability;
@@ -31,6 +32,7 @@ mod report;
 mod run;
 mod run_status;
 mod serve;
+mod service;
 mod status;
 #[cfg(test)]
 mod status_fixture;
@@ -98,6 +100,8 @@ enum Action {
     Man(manual::ManArgs),
     /// Run a program so that its TCP connections to other such programs are carried in memory
     Run(run::RunArgs),
+    /// Have services of systemd started by `bywire run`, as their packages ship them
+    Service(service::ServiceArgs),
     /// Pair the connections of `bywire run` of all users, instead of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
@@ -128,6 +132,9 @@ enum Action {
     /// Pairs connections, started by `run`
     #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
     Pairing(run::ServiceArgs),
+    /// Makes the library's system calls, started by `run` behind filters
+    #[command(name = preload_check::PROBE, hide = true)]
+    Calls,
     /// One end of a pair, started by the commands above
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -188,6 +195,7 @@ impl Action {
             Self::Serve(arguments) => arguments.run(),
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
+            Self::Service(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
             Self::Invite(arguments) => arguments.run(),
@@ -198,6 +206,7 @@ impl Action {
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),
+            Self::Calls => preload_check::probe(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),
             Self::Mpi(arguments) => arguments.run(),

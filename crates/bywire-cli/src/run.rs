@@ -25,6 +25,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 
 use crate::explain::Account;
+use crate::preload_check;
 
 /// A service without programs ends after this time.
 pub const IDLE: Duration = Duration::from_secs(30);
@@ -135,10 +136,20 @@ impl RunArgs {
         let log = account.as_ref().map(|account| account.path().to_owned()).or(log);
         let launch = Launch::new(&directory, &library)?.log(log);
         let assignments = OPTIONS.iter().filter_map(|row| row.assignment(&manner));
-        let launch = served(assignments.fold(launch, |launch, (name, value)| launch.variable(name, value)))?;
+        let launch = assignments.fold(launch, |launch, (name, value)| launch.variable(name, value));
+        let launch = match preload_check::obstacle(&library) {
+            None => Some(served(launch)?),
+            Some(obstacle) => {
+                complain("bywire", format!("{obstacle}: everything stays TCP"));
+                None
+            }
+        };
         let [program, arguments @ ..] = &self.program[..] else { bail!("name a program to run") };
         let mut command = Command::new(program);
-        launch.prepare(command.args(arguments));
+        command.args(arguments);
+        if let Some(launch) = launch {
+            launch.prepare(&mut command);
+        }
         if let Some(account) = account {
             let explained = account.explain(program, &mut command);
             return explained.or_else(|error| not_run(program, &error.downcast()?));

@@ -66,7 +66,8 @@ kinds! {
     End = 6,
     /// `first` connections were not carried for the reason `code`.
     Note = 7,
-    /// Asks for the status.
+    /// Asks for the status: of all programs of the caller's user, or of the process `number`, if that is not 0. Each packet
+    /// of the answer repeats `number`.
     Status = 8,
     /// Part of the status: `code` is a [`crate::reason::Reason`], or names a count of [`crate::status`].
     Count = 9,

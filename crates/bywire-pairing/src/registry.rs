@@ -7,7 +7,7 @@ mod other_user_doorbells;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,11 +22,15 @@ use crate::kept_memory::KeptMemory;
 use crate::protocol::{Kind, Packet, Verdict};
 use crate::reason::Reason;
 use crate::space::{Space, Spaces};
+use crate::status::Status;
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
 use other_user_doorbells::{CommonFile, OtherUserDoorbells};
 
 pub use other_user_doorbells::OTHER_USERS_MAX;
+
+/// The most programs of one process that its status sums up. Only a process that connects again and again has more.
+const PROGRAMS_OF_PROCESS_MAX: usize = 64;
 
 /// See [`Registry`].
 pub type Shared = Mutex<Registry>;
@@ -35,6 +39,8 @@ pub type Shared = Mutex<Registry>;
 #[derive(Debug)]
 pub struct Registry {
     programs: HashMap<u64, Program>,
+    /// The programs by their processes, as the kernel names these, for [`Registry::process_status`].
+    by_process: BTreeSet<(u32, u64)>,
     /// The threads, by the user that each serves.
     pub user_threads: HashMap<u32, UserThread>,
     next: u64,
@@ -73,6 +79,10 @@ struct Program {
     offers: HashMap<u64, OfferState>,
     /// Bytes of memory that its rings have, as it says.
     ring_bytes: u64,
+    /// Its process, as the kernel names it, or 0.
+    process: u32,
+    /// The fates of its connections since it connected.
+    counts: Status,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
     /// these ends have moved bytes.
     leaving: Option<[u64; 2]>,
@@ -85,6 +95,21 @@ enum OfferState {
     Paired {
         other_user: Option<u32>,
     },
+}
+
+impl Program {
+    /// The status of this program alone: `carried` and `carried_ever` count its own ends.
+    fn status(&self) -> Status {
+        let is_paired = |state: &&OfferState| matches!(state, OfferState::Paired { .. });
+        let carried = self.offers.values().filter(is_paired).count();
+        Status {
+            processes: 1,
+            carried: carried as u64,
+            waiting: (self.offers.len() - carried) as u64,
+            memory: self.ring_bytes,
+            ..self.counts.clone()
+        }
+    }
 }
 
 /// Takes the lock. A panic under it leaves no half-done state on which other threads rely.
@@ -126,6 +151,7 @@ impl Registry {
     pub fn new(scope: Scope, first: u64) -> Self {
         Self {
             programs: HashMap::new(),
+            by_process: BTreeSet::new(),
             user_threads: HashMap::new(),
             next: first,
             users: Users::new(scope, process::user(), Limits::new(scope, limits::descriptor_limit())),
@@ -182,6 +208,8 @@ impl Registry {
             return None;
         };
         user_thread.programs += 1;
+        let process = socket.credentials().ok().and_then(|found| u32::try_from(found.pid).ok()).unwrap_or(0);
+        self.by_process.insert((process, tag));
         let program = Program {
             socket: Arc::clone(socket),
             user,
@@ -190,6 +218,8 @@ impl Registry {
             other_user_doorbells: OtherUserDoorbells::of(user),
             offers: HashMap::new(),
             ring_bytes: 0,
+            process,
+            counts: Status::default(),
             leaving: None,
         };
         self.programs.insert(tag, program);
@@ -234,6 +264,9 @@ impl Registry {
             Kind::Note => {
                 if let Some(reason) = Reason::of(packet.code) {
                     self.users.note(user, reason, packet.first);
+                    if let Some(program) = self.programs.get_mut(&tag) {
+                        program.counts.add_not_carried(reason, packet.first);
+                    }
                 }
                 true
             }
@@ -247,11 +280,26 @@ impl Registry {
                 true
             }
             Kind::Status => {
-                let status = self.users.status(user);
-                status.packets().all(|packet| self.tell(tag, packet, &[]))
+                let process = packet.number;
+                let status = match process {
+                    0 => self.users.status(user),
+                    _ => self.process_status(user, process),
+                };
+                status.packets().all(|packet| self.tell(tag, Packet { number: process, ..packet }, &[]))
             }
             _ => false,
         }
+    }
+
+    /// The status of one process, as far as `user` may see it. It has no programs if the process is not connected.
+    fn process_status(&self, user: u32, process: u32) -> Status {
+        let of_process =
+            self.by_process.range((process, 0)..=(process, u64::MAX)).take(PROGRAMS_OF_PROCESS_MAX);
+        let programs = of_process.filter_map(|(_, tag)| self.programs.get(tag));
+        let visible = programs.filter(|program| {
+            program.doorbell.is_some() && (program.user == user || self.users.sees_all(user))
+        });
+        visible.map(Program::status).fold(Status::default(), std::ops::Add::add)
     }
 
     fn greet(&mut self, tag: u64, pair: [OwnedFd; 2]) -> bool {
@@ -375,6 +423,7 @@ impl Registry {
         let Some(program) = self.programs.get_mut(&tag) else { return };
         if let OfferState::Paired { other_user } = state {
             self.users.has_paired(program.user, other_user.is_some(), 1);
+            program.counts.carried_ever = program.counts.carried_ever.saturating_add(1);
         }
         if program.offers.insert(token, state).is_none() {
             self.users.offered(program.user);
@@ -530,6 +579,7 @@ impl Registry {
     /// Removes a program. Its user's thread calls this.
     pub fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
+        self.by_process.remove(&(program.process, tag));
         if let Some(user_thread) = self.user_threads.get_mut(&program.user) {
             user_thread.poller.remove(&*program.socket);
             user_thread.programs -= 1;

@@ -69,10 +69,26 @@ pub enum QueryError {
 /// # Errors
 /// [`QueryError`].
 pub fn query(path: &Path) -> Result<Status, QueryError> {
+    ask(path, 0).map(|(status, _)| status)
+}
+
+/// Asks the service at `path` for the connections of one process. They are counted by their ends in that process, since it
+/// connected to the service. `processes` is 0 if it is not connected. `None`: the service is of an earlier build, which
+/// counts no processes apart.
+///
+/// # Errors
+/// [`QueryError`].
+pub fn query_process(path: &Path, process: u32) -> Result<Option<Status>, QueryError> {
+    ask(path, process).map(|(status, answered)| (answered == process).then_some(status))
+}
+
+/// The status, and the number of the process that it is about, or 0.
+fn ask(path: &Path, process: u32) -> Result<(Status, u32), QueryError> {
     let socket = Socket::connect(path).map_err(|_| QueryError::Absent)?;
     let mut poller = Poller::new().map_err(|_| QueryError::Silent)?;
     poller.add(&socket, 0).map_err(|_| QueryError::Silent)?;
-    socket.send(&Packet::new(Kind::Status, 0).encode(), &[]).map_err(|_| QueryError::Absent)?;
+    let question = Packet { number: process, ..Packet::new(Kind::Status, 0) };
+    socket.send(&question.encode(), &[]).map_err(|_| QueryError::Absent)?;
     let (mut status, mut spoken, end) = (Status::default(), None, Instant::now() + TIMEOUT);
     loop {
         let mut buffer = [0; PACKET_BYTES];
@@ -83,7 +99,11 @@ pub fn query(path: &Path) -> Result<Status, QueryError> {
                 }
                 Some(packet) if packet.kind == Kind::Count => status.note(packet.code, packet.first),
                 Some(packet) if packet.kind == Kind::Done => {
-                    return if spoken == Some(VERSION) { Ok(status) } else { Err(QueryError::OtherVersion) };
+                    return if spoken == Some(VERSION) {
+                        Ok((status, packet.number))
+                    } else {
+                        Err(QueryError::OtherVersion)
+                    };
                 }
                 _ => return Err(QueryError::Silent),
             },
@@ -105,10 +125,7 @@ impl std::ops::Add for Status {
     /// The sum of two services.
     fn add(mut self, other: Self) -> Self {
         for (reason, count) in other.not_carried {
-            match self.not_carried.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, known)) => *known = known.saturating_add(count),
-                None => self.not_carried.push((reason, count)),
-            }
+            self.add_not_carried(reason, count);
         }
         Self {
             processes: self.processes + other.processes,
@@ -125,6 +142,14 @@ impl std::ops::Add for Status {
 }
 
 impl Status {
+    /// Adds connections that were not carried.
+    pub(crate) fn add_not_carried(&mut self, reason: Reason, count: u64) {
+        match self.not_carried.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, known)) => *known = known.saturating_add(count),
+            None => self.not_carried.push((reason, count)),
+        }
+    }
+
     fn note(&mut self, code: u8, value: u64) {
         match code {
             PROCESSES => self.processes = value,

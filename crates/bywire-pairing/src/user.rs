@@ -322,17 +322,11 @@ impl Users {
 
     /// Adds connections that were not carried.
     pub fn note(&mut self, user: u32, reason: Reason, count: u64) {
-        self.change(user, |known| {
-            let found = known.counts.not_carried.iter_mut().find(|(other, _)| *other == reason);
-            match found {
-                Some((_, known)) => *known = known.saturating_add(count),
-                None => known.counts.not_carried.push((reason, count)),
-            }
-        });
+        self.change(user, |known| known.counts.add_not_carried(reason, count));
     }
 
-    /// Does this user see the counts of all users?
-    fn sees_all(&self, user: u32) -> bool {
+    /// Returns whether this user sees the counts of all users.
+    pub fn sees_all(&self, user: u32) -> bool {
         user == 0 || self.scope == Scope::User
     }
 

@@ -18,6 +18,7 @@ pub mod names;
 pub mod namespace;
 mod option;
 pub mod poller;
+pub mod preload_probe;
 pub mod preloadable;
 pub mod process;
 pub mod release;

@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 57] = [
+const RULES: [(&str, Rule); 58] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -83,6 +83,7 @@ const RULES: [(&str, Rule); 57] = [
     ("bywire compare ", Run(Session)),
     ("bywire run ", Run(Carried)),
     ("bywire status", Run(Carried)),
+    ("bywire service ", Elsewhere("crates/bywire-cli/tests/suite/sockets/units.rs")),
     ("bywire init ", Elsewhere("crates/bywire-cli/tests/suite/node.rs")),
     ("bywire invite ", Elsewhere("crates/bywire-cli/tests/suite/node.rs")),
     ("bywire join ", Elsewhere("crates/bywire-cli/tests/suite/node.rs")),
@@ -145,7 +146,7 @@ const EXAMPLES: [(&str, &str, usize, Rule); 11] = [
     ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
-    ("docs/sockets.md", "ini", 3, Elsewhere("crates/bywire-cli/tests/suite/sockets/units.rs")),
+    ("docs/sockets.md", "ini", 1, Elsewhere("crates/bywire-cli/src/service/drop_in.rs")),
     ("docs/sockets.md", "toml", 1, Run(Settings)),
     ("docs/tutorial.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/tutorial.rs")),
 ];

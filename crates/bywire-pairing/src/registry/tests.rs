@@ -268,3 +268,31 @@ fn connections_between_two_users_leave_watches_to_others() {
     assert!(connect(&mut registry, [&one, &other], &mut received).is_some());
     assert!(connect(&mut registry, [&one, &other], &mut received).is_none());
 }
+
+#[test]
+fn the_status_of_a_process_counts_its_own_connections_for_its_user_and_root_alone() {
+    const USER: u32 = 7;
+    let mut registry = Registry::new(Scope::Machine, 1);
+    let (tag, _socket) = enter(&mut registry, USER);
+    // Both ends of a socket pair are of this process.
+    let process = std::process::id();
+    let note = Packet { code: Reason::Plain as u8, first: 3, ..Packet::new(Kind::Note, 0) };
+    assert!(registry.answer(tag, CheckedPacket::Other(note), Space::Own(0)));
+    registry.set_state(tag, 1, OfferState::Paired { other_user: None });
+    let expected = Status {
+        processes: 1,
+        carried: 1,
+        carried_ever: 1,
+        not_carried: vec![(Reason::Plain, 3)],
+        ..Status::default()
+    };
+    assert_eq!(registry.process_status(USER, process), expected);
+    assert_eq!(registry.process_status(0, process), expected);
+    assert_eq!(registry.process_status(8, process), Status::default(), "another user's");
+    assert_eq!(registry.process_status(0, process + 1), Status::default(), "another process");
+    registry.forget(tag, 1);
+    assert_eq!(registry.process_status(USER, process), Status { carried: 0, ..expected });
+    registry.dismiss(tag);
+    assert_eq!(registry.process_status(0, process), Status::default());
+    assert!(registry.by_process.is_empty());
+}

@@ -22,6 +22,7 @@ mod rust;
 mod sanitizers;
 mod service;
 mod suites;
+mod systemd;
 mod units;
 
 use std::fs;
@@ -163,11 +164,16 @@ fn said(mut command: Command) -> String {
 }
 
 fn ended(command: &mut Command) -> Output {
+    ended_within(TIMEOUT, command)
+}
+
+/// The output of a program that ends within this time.
+fn ended_within(time: Duration, command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let group = Group::of(&child);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match receiver.recv_timeout(TIMEOUT) {
+    match receiver.recv_timeout(time) {
         Ok(output) => output.expect("its output"),
         Err(_) => {
             group.end();

@@ -1,88 +1,208 @@
-//! The recipes of docs/sockets.md for Debian's Redis, nginx and PostgreSQL, word for word, with the packages' own
-//! units, under a booted systemd: the services are up and carried, and the doctor names one that has not loaded the
-//! library. Needs root.
+//! `bywire service` by the commands of docs/sockets.md, with the units of Debian's packages, under a booted systemd: services are
+//! added, carried, reloaded, restarted, put back and removed. Needs root.
 
-use std::fs;
-use std::process::{Command, Stdio};
-
-use super::filters::Group;
-use super::{Fabric, ended, library, write};
-use crate::packages::are_installed;
+use super::systemd::{booted, ran};
 
 const PAGE: &str = include_str!("../../../../../docs/sockets.md");
-const BOOT: &str = include_str!("systemd/boot.sh");
 const INSIDE: &str = include_str!("systemd/inside.sh");
-/// The packages' units, and the names of their files here.
-const RECIPES: [(&str, &str); 3] =
-    [("redis-server", "redis"), ("nginx", "nginx"), ("postgresql@15-main", "postgresql")];
+/// The script that installs Bywire, and removes it.
+const X: &str = include_str!("../../../../../x");
+/// The units that the page adds, in this order.
+const UNITS: [&str; 3] = ["redis-server", "nginx", "postgresql@15-main"];
 
-/// The recipe that the page gives for `systemctl edit UNIT`.
-fn recipe(unit: &str) -> &'static str {
-    let named = format!("by `systemctl edit {unit}`");
-    let (_, rest) = PAGE.split_once(&named).expect("the page has the unit");
-    let (_, rest) = rest.split_once("```ini\n").expect("its recipe");
-    rest.split_once("```").expect("its end").0
+/// A unit that ends at once if it is started by `bywire run`.
+const REFUSES: &str = "[Service]
+ExecStart=/bin/sh -c 'test -z \"$$LD_PRELOAD\" || { echo too much environment >&2; exit 7; }; exec sleep 1000'
+";
+/// A unit that does not become active then, within a short time.
+const SILENT: &str = "[Service]
+Type=notify
+NotifyAccess=all
+TimeoutStartSec=3
+ExecStart=/bin/sh -c 'test -n \"$$LD_PRELOAD\" || systemd-notify --ready; exec sleep 1000'
+";
+/// A program behind a filter that forbids a call of the library.
+const FILTERED: &str = "[Service]
+Type=oneshot
+SystemCallFilter=~memfd_create
+Environment=BYWIRE_RUNTIME_DIR=/tmp
+StandardError=file:/run/test/filtered.errors
+ExecStart=/usr/local/bin/bywire run -- /bin/true
+";
+
+/// A sandbox that hides the pairing service, and forbids the library's calls and Unix sockets.
+const STRICT: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6401 --save \"\"
+User=redis
+NoExecPaths=/
+ExecPaths=/usr/bin/redis-server /usr/lib
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+TemporaryFileSystem=/run:ro
+MemoryDenyWriteExecute=yes
+NoNewPrivileges=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_INET AF_INET6
+SystemCallFilter=~memfd_create eventfd2 @reboot
+";
+/// A user that exists while the unit runs.
+const DYNAMIC: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6402 --save \"\"
+DynamicUser=yes
+ProtectProc=invisible
+PrivateUsers=yes
+";
+/// A root of its own, which is this one without what is mounted in it.
+const ROOTED: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6403 --save \"\"
+User=redis
+RootDirectory=/srv/root
+MountAPIVFS=yes
+";
+/// A network of its own.
+const PRIVATE: &str = "[Service]
+ExecStart=/usr/bin/redis-server --port 6404
+PrivateNetwork=yes
+";
+
+/// The commands of the page, each of which begins with one of these words.
+fn commands() -> String {
+    let (_, rest) = PAGE.split_once("## As a service").expect("the section");
+    let (_, rest) = rest.split_once("```sh\n").expect("its commands");
+    rest.split_once("```").expect("their end").0.to_owned()
 }
 
 #[test]
-fn the_recipes_for_systemd_make_the_services_of_debian_carried() {
-    let servers = [
-        ("redis-server", "redis-server"),
-        ("nginx", "nginx-light"),
-        ("pg_ctlcluster", "postgresql"),
-        ("systemctl", "systemd-sysv"),
-        ("dbus-daemon", "dbus"),
-        ("python3", "python3"),
-        ("pivot_root", "util-linux"),
+fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_cannot_work() {
+    let slow = SILENT.replace("TimeoutStartSec=3", "TimeoutStartSec=100");
+    let commands = commands();
+    let files = [
+        ("commands", commands.as_str()),
+        ("refuses.service", REFUSES),
+        ("silent.service", SILENT),
+        ("slow.service", &slow),
+        ("filtered.service", FILTERED),
+        ("strict.service", STRICT),
+        ("dynamic.service", DYNAMIC),
+        ("rooted.service", ROOTED),
+        ("private.service", PRIVATE),
+        ("x", X),
     ];
-    if !are_installed(&servers) {
-        return;
+    let Some(said) = booted(INSIDE, &files) else { return };
+    assert!(!has_failed(&said), "{said}");
+    // The page's own commands.
+    for command in commands.lines() {
+        assert_eq!(ran(&said, command).status, 0, "{command}: {said}");
     }
-    if !rustix::process::geteuid().is_root() {
-        return println!("not run: the recipes for systemd: it boots in namespaces, which takes root");
+    let shown = ran(&said, "bywire service add redis-server --dry-run").output;
+    assert!(shown.contains("ExecPaths=/usr/local/bin/bywire") && shown.contains("PrivateUsers="), "{shown}");
+    for unit in UNITS {
+        let added = ran(&said, &format!("bywire service add {unit} --restart")).output;
+        assert!(added.contains("restarted") && added.contains("can be carried"), "{added}");
     }
-    if !fs::exists("/etc/postgresql/15/main").unwrap_or(false) {
-        return println!("not run: the recipes for systemd: they are for Debian 12, with PostgreSQL 15");
+    let used: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("used ")).collect();
+    // After `add`, a reload and a restart.
+    for (outcome, unit) in used.iter().zip(UNITS.iter().cycle()).take(9) {
+        assert!(is_carried(outcome, unit), "{outcome}: {said}");
     }
-    let fabric = Fabric::new();
-    let [shared, root] = ["shared", "root"].map(|name| fabric.place(name));
-    for directory in [&shared, &root] {
-        fs::create_dir(directory).expect("made");
+    let check = ran(&said, "bywire service check").output;
+    assert_eq!(check.matches("connections can be carried").count(), 3, "{check}");
+    assert!(check.contains("carried now"), "{check}");
+    assert_eq!(ran(&said, "bywire service list").output.lines().count(), 3);
+    // Removed, it is TCP, and nothing of it is left.
+    assert_eq!(used[9], "redis-server active 0", "{said}");
+    assert!(said.contains("state redis-server active \n") && !said.contains("left /run/"), "{said}");
+    changed_units_are_noticed(&said);
+    assert!(is_carried(used[10], "nginx"), "{said}");
+    for (outcome, unit) in used[11..].iter().zip(["strict", "dynamic", "rooted"]) {
+        assert_eq!(ran(&said, &format!("bywire service add {unit} --restart")).status, 0, "{unit}: {said}");
+        assert!(is_carried(outcome, unit), "{outcome}: {said}");
     }
-    let place = |name: &str| format!("{shared}/{name}");
-    fs::copy(env!("CARGO_BIN_EXE_bywire"), place("bywire")).expect("copied");
-    fs::copy(library(), place("libbywire_sockets.so")).expect("copied");
-    for (name, text) in super::service::UNITS {
-        write(place(name), text);
-    }
-    for (unit, name) in RECIPES {
-        write(place(&format!("{name}.recipe")), recipe(unit));
-    }
-    write(place("inside"), INSIDE);
-    write(place("boot"), BOOT);
-    let spaces = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"];
-    let probe = Command::new("unshare").args(spaces).arg("true").stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        return println!("not run: the recipes for systemd: this kernel allows no namespaces of all kinds");
-    }
-    let Some(group) = Group::new(&fabric) else { return };
-    let enter = "mkdir \"$GROUP\"; echo $$ >\"$GROUP/cgroup.procs\"; exec \"$@\"";
-    let words =
-        [&["sh", "-ec", enter, "sh", "unshare"], &spaces[..], &["sh", &place("boot"), &shared, &root]];
-    let booted = ended(fabric.plain(&words.concat()).env("GROUP", group.path()));
-    let said = fs::read_to_string(place("output")).unwrap_or_default();
-    let outcomes: Vec<&str> = said.lines().filter(|line| line.contains(" active ")).collect();
-    assert_eq!(outcomes.len(), 4, "{said}\n{booted:?}");
-    for ((unit, _), outcome) in RECIPES.iter().zip(&outcomes) {
-        println!("{outcome}");
-        let mut words = outcome.strip_prefix(unit).expect("in order").split_whitespace().skip(1);
-        let carried: u64 = words.next().and_then(|count| count.parse().ok()).expect("a count");
-        assert!(carried > 0, "{outcome}\n{said}");
-        let doctor = format!("have loaded the library: {unit}.service");
-        assert!(outcome.ends_with(&doctor), "{outcome}");
-    }
-    // The fourth one has no recipe: the doctor names it.
-    let lacking = "active 0 started by `bywire run`, and no process of it has loaded the library, so it is TCP: \
+    refusals_say_what_to_do(&said);
+    units_that_cannot_work_are_put_back(&said);
+    let doctor: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("doctor ")).collect();
+    assert!(doctor[0].starts_with("have loaded the library: ") && doctor[..3] == [doctor[0]; 3], "{said}");
+    let lacking = "started by `bywire run`, and no process of it has loaded the library, so it is TCP: \
         postgresql@15-main.service";
-    assert!(outcomes[3].ends_with(lacking), "{said}");
+    assert_eq!(doctor[3], lacking, "{said}");
+    let last = said.rsplit("ran ").next().expect("the last command");
+    assert!(
+        last.starts_with("2 bywire service add postgresql@15-main") && last.contains("already"),
+        "{last}"
+    );
+}
+
+/// Returns whether a client failed, or a reload.
+fn has_failed(said: &str) -> bool {
+    said.lines().any(|line| line.starts_with("failed "))
+}
+
+/// Returns whether the last word of `use`, the count of carried connections, is not 0.
+fn is_carried(used: &str, unit: &str) -> bool {
+    let words: Vec<&str> = used.split(' ').collect();
+    words[..2] == [unit, "active"] && words[2] != "0"
+}
+
+fn changed_units_are_noticed(said: &str) {
+    let changed = ran(said, "bywire service check nginx").output;
+    assert!(changed.contains("its own ExecStart= has changed"), "{changed}");
+    assert_eq!(ran(said, "bywire service add nginx.service --restart").status, 0, "{said}");
+    let renewed = ran(said, "bywire service check nginx.service").output;
+    assert!(!renewed.contains("has changed") && renewed.contains("can be carried"), "{renewed}");
+    let uninstalled = ran(said, "HOME=/root sh x uninstall");
+    assert_eq!(uninstalled.status, 1, "{}", uninstalled.output);
+    assert!(uninstalled.output.contains("those are: nginx postgresql@15-main"), "{}", uninstalled.output);
+}
+
+fn refusals_say_what_to_do(said: &str) {
+    for (command, expected) in [
+        ("bywire service add hidden", "`systemctl unmask hidden.service` first"),
+        ("bywire service add no-such-service", "`systemctl list-unit-files --type=service`"),
+        ("bywire service add postgresql", "its servers are postgresql@15-main.service"),
+        ("bywire service add postgresql@", "name one of its instances, such as postgresql@15-main.service"),
+        ("bywire service add redis-server.socket", "is no service"),
+        ("bywire service add private", "PrivateNetwork=yes"),
+        (
+            "setpriv --reuid 65534 --regid 65534 --clear-groups bywire service add nginx",
+            "`sudo bywire service add nginx`",
+        ),
+    ] {
+        let ran = ran(said, command);
+        assert!(ran.status == 2 && ran.output.contains(expected), "{command}: {} {}", ran.status, ran.output);
+    }
+    // An alias is the unit itself. Without a terminal and --restart the line to type is printed.
+    let alias = ran(said, "bywire service add redis");
+    assert!(
+        alias.status == 0 && alias.output.contains("redis-server.service.d/zz-bywire.conf"),
+        "{}",
+        alias.output
+    );
+    assert!(alias.output.contains("`bywire service add redis --restart`"), "{}", alias.output);
+    let filtered = ran(said, "cat filtered.errors").output;
+    assert!(filtered.contains("forbids the system call memfd_create"), "{filtered}");
+    let unmapped = ran(said, "bywire run --library /mnt/libbywire_sockets.so -- true");
+    assert!(unmapped.status == 0 && unmapped.output.contains("cannot be mapped"), "{}", unmapped.output);
+    assert!(
+        unmapped.output.contains("noexec") && unmapped.output.lines().count() == 1,
+        "{}",
+        unmapped.output
+    );
+}
+
+fn units_that_cannot_work_are_put_back(said: &str) {
+    for (command, status) in [
+        ("bywire service add refuses --restart", 1),
+        ("bywire service add silent --restart", 1),
+        ("timeout --preserve-status --signal INT 4 bywire service add slow --restart", 130),
+    ] {
+        let ran = ran(said, command);
+        assert_eq!(ran.status, status, "{command}: {}", ran.output);
+        assert!(ran.output.contains("runs again without the change"), "{command}: {}", ran.output);
+    }
+    assert!(said.contains("state nginx active override.conf \n"), "{said}");
+    for unit in ["refuses", "silent", "slow"] {
+        assert!(said.contains(&format!("state {unit} active \n")), "{unit}: {said}");
+    }
 }
