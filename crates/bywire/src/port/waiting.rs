@@ -186,6 +186,11 @@ impl Port {
         any
     }
 
+    /// Spins once, without a deadline.
+    pub(super) fn spin_once(&mut self) -> Option<Event> {
+        self.spin_for_event(&mut Deadline { timeout: None, instant: None })
+    }
+
     fn spin_for_event(&mut self, deadline: &mut Deadline) -> Option<Event> {
         let budget = self.spin.budget();
         let start = clock::cycles();
