@@ -1,10 +1,14 @@
 //! Errors of the message layer as exceptions of the package. Their texts are the errors' own sentences.
 
+use std::collections::HashMap;
+
 use bywire::{
     ConnectError, DisconnectReason, LendError, OpenError, Refusal, SendError, TransferError, WaitError,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
 
 /// An error before it is raised: the exception's class in `bywire._errors`, and its sentence.
 #[derive(Clone, Debug)]
@@ -43,14 +47,34 @@ impl Failure {
     }
 }
 
+static CLASSES: PyOnceLock<HashMap<String, Py<PyType>>> = PyOnceLock::new();
+
+/// Finds the classes of the package's exceptions. Called before a port is opened.
+///
+/// # Errors
+/// The package is incomplete.
+pub fn find_classes(py: Python<'_>) -> PyResult<()> {
+    CLASSES
+        .get_or_try_init(py, || {
+            let mut classes = HashMap::new();
+            for (name, value) in py.import("bywire._errors")?.dict() {
+                if let Ok(class) = value.cast_into::<PyType>() {
+                    classes.insert(name.extract()?, class.unbind());
+                }
+            }
+            Ok(classes)
+        })
+        .map(|_: &HashMap<_, _>| ())
+}
+
 impl From<Failure> for PyErr {
     fn from(Failure { class, text }: Failure) -> Self {
         Python::attach(|py| {
-            let class = py.import("bywire._errors").and_then(|module| module.getattr(class));
-            match class.and_then(|class| class.call1((text.as_str(),))) {
-                Ok(exception) => Self::from_value(exception),
-                // The package is incomplete, or the interpreter is shutting down.
-                Err(_) => PyRuntimeError::new_err(text),
+            let known = CLASSES.get(py).and_then(|classes| classes.get(class));
+            match known {
+                // Made when it is raised: the caller may hold a port's lock, under which no Python code may run.
+                Some(class) => Self::from_type(class.bind(py).clone(), text),
+                None => PyRuntimeError::new_err(text),
             }
         })
     }

@@ -17,9 +17,9 @@ use crate::view::{PyBuffer_FillInfo, RawView};
 /// The owner of the memory. It keeps the memory valid.
 pub enum Owner {
     /// A block to fill. It is absent once it was lent. The heap then keeps its memory mapped.
-    Block(Option<LendBuffer>, Heap),
+    Block(Option<LendBuffer>, #[expect(dead_code, reason = "kept for its memory")] Heap),
     /// A message that a peer lent. Dropping it gives the block back.
-    Lent(Lent),
+    Lent(#[expect(dead_code, reason = "kept for its memory")] Lent),
 }
 
 #[repr(C)]

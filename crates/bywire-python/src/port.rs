@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyString};
 
-use crate::errors::{Failure, not_connected};
+use crate::errors::{Failure, find_classes, not_connected};
 use crate::events::to_python;
 use crate::peer::{Peer, priority};
 use crate::region::Region;
@@ -97,6 +97,7 @@ impl Port {
         name: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        find_classes(py)?;
         let mut chosen = PortOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..PortOptions::default() };
         chosen.name = name.map(port_name).transpose()?;
         for (name, value) in options.into_iter().flatten() {

@@ -61,6 +61,8 @@ class Connection:
         self._plain = plain
         self._readable = plain.readable
         self._writable = plain.writable
+        # A pipe of one direction stays a socket: its reader could not answer.
+        self._is_socket = not (plain.readable and plain.writable)
         self._lock = threading.RLock()
         self._port = None
         self._token = None
@@ -80,22 +82,21 @@ class Connection:
 
     def _start(self):
         """Opens this end's port, and tells the other end its address."""
-        if not self._readable and not self._writable:
-            raise OSError("handle is closed")
         self._port = Port()
         self._token = os.urandom(16)
         try:
-            # A pipe of one direction stays one: nobody could answer.
-            if self._readable and self._writable:
-                self._plain.send_bytes(_ADDRESS + self._token + _machine() + b"/" + self._port.name.encode())
+            self._plain.send_bytes(_ADDRESS + self._token + _machine() + b"/" + self._port.name.encode())
         except OSError:
             pass  # The other end has left. What it sent before is still to be read.
 
     def _advance(self):
         """Takes the next steps towards a connection of the ports, without waiting."""
+        self._check_open()
+        if self._is_socket:
+            return
         if self._port is None:
-            self._check_open()
             self._start()
+        self._port.pump()
         if self._out is None:
             try:
                 self._greet()
@@ -142,11 +143,11 @@ class Connection:
         return True
 
     def _look(self):
-        """Takes what has come over the socket, and the next steps towards a connection of the ports."""
+        """Before messages are sent: takes what has come over the socket, and the next steps towards a connection of the ports."""
         with self._lock:
             self._advance()
             try:
-                while self._read_frame():
+                while self._readable and self._read_frame():
                     pass
             except EOFError:
                 pass  # What is sent fails, and what is received ends.
@@ -258,14 +259,15 @@ class Connection:
                     pass
                 if self._ahead or self._in is not None:
                     return
-                if not self._port.arm():
+                if not self._is_socket and not self._port.arm():
                     continue
             rest = None if end is None else end - time.monotonic()
             if rest is not None and rest <= 0:
                 raise TimedOut("no message came within the timeout")
             poller = select.poll()
             poller.register(self._plain.fileno(), select.POLLIN)
-            poller.register(self._port.fileno(), select.POLLIN)
+            if not self._is_socket:
+                poller.register(self._port.fileno(), select.POLLIN)
             poller.poll(None if rest is None else rest * 1000)
 
     def recv(self):
@@ -371,7 +373,6 @@ class Connection:
         return array
 
     def _block(self, length):
-        self._check_writable()
         self._connect_ports()
         size = max(_BLOCK_BYTES_MIN, 1 << max(length - 1, 1).bit_length())
         heap = self._heaps.get(size)
@@ -391,6 +392,9 @@ class Connection:
 
     def _connect_ports(self):
         """Waits until the ports are connected."""
+        self._check_writable()
+        if self._is_socket:
+            raise OSError("a pipe of one direction sends no arrays by reference: use Pipe()")
         end = time.monotonic() + 10
         while self._out is None:
             self._look()
@@ -432,6 +436,8 @@ class Connection:
     def fileno(self):
         """A descriptor that is readable when there is something to receive, for `wait`, `select` and the like."""
         self._check_open()
+        if self._is_socket:
+            return self._plain.fileno()
         if self._watch is None:
             with self._lock:
                 self._advance()
