@@ -148,7 +148,8 @@ impl State {
             }),
             Event::Connected(peer) => self.kept.push_back(Arrival::Connected(peer)),
             Event::Disconnected { peer, reason } => {
-                let is_ours = self.ours.remove(&peer);
+                // The program knows of an end that it has asked for.
+                let is_ours = self.ours.remove(&peer) && reason != DisconnectReason::Here;
                 if self.ended.len() == ENDED_MAX {
                     self.ended.pop_front();
                 }

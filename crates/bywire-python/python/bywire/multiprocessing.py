@@ -42,6 +42,8 @@ def __getattr__(name):
 _ADDRESS, _SWITCH, _DATA = b"A", b"S", b"D"
 # Messages between the ports.
 _SHORT, _PARTS, _ARRAY = 0, 1, 2
+# Messages that a thread takes off the socket before it sends.
+_AHEAD_MAX = 64
 # Buffers of an object that cross beside its pickle, without a copy. Shorter ones are part of it.
 _PARTS_MAX = 500
 # Arrays sent by reference: the smallest block, and blocks of each size.
@@ -63,7 +65,12 @@ class Connection:
         self._writable = plain.writable
         # A pipe of one direction stays a socket: its reader could not answer.
         self._is_socket = not (plain.readable and plain.writable)
+        # Held while the ports are being connected, never while a thread waits.
         self._lock = threading.RLock()
+        # Held while something is sent over the socket: nothing follows the frame that says so.
+        self._send_lock = threading.Lock()
+        # Threads that wait for the socket and the port. They take every step then.
+        self._waiting = 0
         self._port = None
         self._token = None
         # The other end, once it is connected and is what messages are sent to.
@@ -72,6 +79,7 @@ class Connection:
         self._in = None
         self._candidate = None
         self._proved = False
+        self._may_switch = False
         # Messages that were taken before the program asked for them, each as a list of parts.
         self._ahead = deque()
         self._watch = None
@@ -105,7 +113,7 @@ class Connection:
 
     def _greet(self):
         if self._candidate is not None:
-            if not self._proved and self._port.is_established(self._candidate):
+            if not self._proved and not self._may_switch and self._port.is_established(self._candidate):
                 self._candidate.send(self._theirs, timeout=1)
                 self._proved = True
             return
@@ -114,10 +122,19 @@ class Connection:
             self._switch(message.peer)
 
     def _switch(self, peer):
-        """Sends by the port from now on."""
-        self._plain.send_bytes(_SWITCH)
+        """Sends by the port from now on, or from the end of what is being sent over the socket."""
         self._candidate = peer
-        self._out = peer
+        self._may_switch = True
+        if self._send_lock.acquire(blocking=False):
+            try:
+                self._switch_sending()
+            finally:
+                self._send_lock.release()
+
+    def _switch_sending(self):
+        if self._may_switch and self._out is None:
+            self._plain.send_bytes(_SWITCH)
+            self._out = self._candidate
 
     def _read_frame(self):
         """Takes a frame off the socket, if there is one. Returns whether there was."""
@@ -138,33 +155,39 @@ class Connection:
                     pass  # It cannot be reached, so the connection stays a socket.
         elif kind == _SWITCH and self._candidate is not None:
             self._in = self._candidate
-            if self._out is None:
-                self._switch(self._candidate)
+            self._switch(self._candidate)
         return True
 
     def _look(self):
         """Before messages are sent: takes what has come over the socket, and the next steps towards a connection of the ports."""
         with self._lock:
+            if self._waiting:
+                return
             self._advance()
             try:
-                while self._readable and self._read_frame():
+                while self._readable and len(self._ahead) < _AHEAD_MAX and self._read_frame():
                     pass
             except EOFError:
                 pass  # What is sent fails, and what is received ends.
 
     # Sending.
 
+    def _send_over_socket(self, parts):
+        if len(parts) == 1:
+            self._plain.send_bytes(_DATA + b"\0" + bytes(parts[0]))
+        else:
+            lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *(len(part) for part in parts))
+            self._plain.send_bytes(b"".join((_DATA, b"\1", lengths, *parts)))
+
     def _send_parts(self, parts):
         """Sends one message in parts, of which the first is not empty."""
         if self._out is None:
             self._look()
-            if self._out is None:
-                if len(parts) == 1:
-                    self._plain.send_bytes(_DATA + b"\0" + bytes(parts[0]))
-                else:
-                    lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *(len(part) for part in parts))
-                    self._plain.send_bytes(b"".join((_DATA, b"\1", lengths, *parts)))
-                return
+            with self._send_lock:
+                self._switch_sending()
+                if self._out is None:
+                    self._send_over_socket(parts)
+                    return
         peer = self._out
         try:
             first = parts[0]
@@ -255,20 +278,29 @@ class Connection:
                 if self._ahead:
                     return
                 self._advance()
-                while self._read_frame():
+                while not self._ahead and self._read_frame():
                     pass
                 if self._ahead or self._in is not None:
                     return
                 if not self._is_socket and not self._port.arm():
                     continue
-            rest = None if end is None else end - time.monotonic()
-            if rest is not None and rest <= 0:
-                raise TimedOut("no message came within the timeout")
-            poller = select.poll()
-            poller.register(self._plain.fileno(), select.POLLIN)
-            if not self._is_socket:
-                poller.register(self._port.fileno(), select.POLLIN)
-            poller.poll(None if rest is None else rest * 1000)
+                self._waiting += 1
+            try:
+                self._sleep(end)
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+    def _sleep(self, end):
+        """Waits until the socket or the port may have something."""
+        rest = None if end is None else end - time.monotonic()
+        if rest is not None and rest <= 0:
+            raise TimedOut("no message came within the timeout")
+        poller = select.poll()
+        poller.register(self._plain.fileno(), select.POLLIN)
+        if not self._is_socket:
+            poller.register(self._port.fileno(), select.POLLIN)
+        poller.poll(None if rest is None else rest * 1000)
 
     def recv(self):
         """Receives an object."""
@@ -340,7 +372,7 @@ class Connection:
         if self._ahead:
             return True
         try:
-            self._ahead.append(self._take(timeout if timeout is None else max(timeout, 0.0)))
+            self._ahead.appendleft(self._take(timeout if timeout is None else max(timeout, 0.0)))
         except TimedOut:
             return False
         except EOFError:
@@ -398,6 +430,8 @@ class Connection:
         end = time.monotonic() + 10
         while self._out is None:
             self._look()
+            with self._send_lock:
+                self._switch_sending()
             if self._out is None:
                 if time.monotonic() > end:
                     raise OSError("the other end cannot read this process's memory, or has not used the connection yet")
@@ -450,11 +484,13 @@ class Connection:
         if self._watch is None:
             return
         with self._lock:
+            if self._waiting:
+                return
             try:
                 while not self._ahead:
                     if self._in is None:
                         self._advance()
-                        while self._read_frame():
+                        while not self._ahead and self._read_frame():
                             pass
                         if self._ahead:
                             break

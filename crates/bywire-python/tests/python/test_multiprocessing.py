@@ -41,12 +41,21 @@ def is_in_memory(connection):
     return "memory" in repr(connection)
 
 
+def run_in_child(target, other_end, end, *arguments):
+    # As with the standard module, an end that a child inherits keeps the connection open.
+    if other_end is not None:
+        other_end.close()
+    target(end, *arguments)
+
+
 class child:
     """A process that has the other end of a pipe."""
 
     def __init__(self, target, *arguments, context=FORK):
         self.parent, end = ours.Pipe()
-        self.process = context.Process(target=target, args=(end, *arguments))
+        self.process = context.Process(
+            target=run_in_child, args=(target, self.parent if context is FORK else None, end, *arguments)
+        )
         self.process.start()
         end.close()
 
