@@ -2,6 +2,7 @@
 
 Each row has a process of its own as its other end. The rows take turns in blocks, so what disturbs the machine meanwhile disturbs
 all of them. A figure is the median over the blocks. numpy and pyzmq are measured if they are installed. `--quick` measures little.
+With `--pinned` the two ends of every row have a core each. Otherwise the kernel decides.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ except ImportError:
     zmq = None
 
 QUICK = "--quick" in sys.argv
+PINNED = "--pinned" in sys.argv and len(os.sched_getaffinity(0)) > 1
+CORES = sorted(os.sched_getaffinity(0))
 BLOCKS = 3 if QUICK else 15
 ROUND_TRIPS = 200 if QUICK else 3000
 ARRAYS = 20 if QUICK else 200
@@ -33,10 +36,17 @@ DATA = b"8 bytes!"
 FORK = multiprocessing.get_context("fork")
 
 
-def start(work, *arguments):
-    process = FORK.Process(target=work, args=arguments, daemon=True)
+def start(work):
+    def serve():
+        if PINNED:
+            os.sched_setaffinity(0, CORES[1:2])
+        try:
+            work()
+        except (EOFError, OSError, bywire.Error):
+            pass  # The comparison is complete.
+
+    process = FORK.Process(target=serve, daemon=True)
     process.start()
-    return process
 
 
 class Row:
@@ -302,6 +312,8 @@ def run(title, rows, baseline):
 
 
 def main():
+    if PINNED:
+        os.sched_setaffinity(0, CORES[:1])
     with tempfile.TemporaryDirectory() as directory:
         os.environ["BYWIRE_RUNTIME_DIR"] = directory
         print(f"medians of {BLOCKS} blocks, half of them between the figures in brackets; {os.cpu_count()} cores")
