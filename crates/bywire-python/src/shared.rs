@@ -216,6 +216,7 @@ impl Shared {
     ) -> Result<Round<R>, Failure> {
         loop {
             let mut state = self.lock()?;
+            let mut has_absorbed = false;
             loop {
                 if let Some(found) = attempt(&mut state) {
                     self.wake_others(&state);
@@ -233,9 +234,16 @@ impl Shared {
                     ));
                 }
                 match spin(state.port()?) {
-                    Some(event) => state.absorb(event),
+                    Some(event) => {
+                        state.absorb(event);
+                        has_absorbed = true;
+                    }
                     None => break,
                 }
+            }
+            // Another thread may wait for what this one does not want.
+            if has_absorbed {
+                self.wake_others(&state);
             }
             let rest = deadline.rest();
             if rest == Some(Duration::ZERO) {
@@ -255,6 +263,7 @@ impl Shared {
                 sleep_ended(port, began.elapsed());
                 if let Some(event) = port.poll() {
                     state.absorb(event);
+                    self.wake_others(&state);
                 }
             }
             match slept {
