@@ -18,6 +18,9 @@ use rustix::io::Errno;
 use crate::errors::Failure;
 use crate::state::{Posted, State};
 
+/// How often a wait looks for room again when the port keeps as many arrivals as it may: for a second.
+const FULL_ROUNDS_MAX: u32 = 1000;
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 /// The longest message that needs no memory of the library.
 const INLINE_BYTES: usize = 56;
 
@@ -214,6 +217,7 @@ impl Shared {
         deadline: Deadline,
         attempt: &mut impl FnMut(&mut State) -> Option<R>,
     ) -> Result<Round<R>, Failure> {
+        let mut full_rounds = 0;
         loop {
             let mut state = self.lock()?;
             let mut has_absorbed = false;
@@ -227,11 +231,7 @@ impl Shared {
                     return Ok(Round::Attend);
                 }
                 if state.is_full() {
-                    self.wake_others(&state);
-                    return Err(Failure::new(
-                        "Overflow",
-                        "4096 messages wait that the program does not take: call `receive` or `wait` of the port",
-                    ));
+                    break;
                 }
                 match spin(state.port()?) {
                     Some(event) => {
@@ -244,6 +244,19 @@ impl Shared {
             // Another thread may wait for what this one does not want.
             if has_absorbed {
                 self.wake_others(&state);
+            }
+            if state.is_full() && deadline.rest() != Some(Duration::ZERO) {
+                drop(state);
+                full_rounds += 1;
+                if full_rounds == FULL_ROUNDS_MAX {
+                    return Err(Failure::new(
+                        "Overflow",
+                        "4096 messages wait that the program does not take: call `receive` or `wait` of the port",
+                    ));
+                }
+                // Another thread may take some.
+                std::thread::sleep(FULL_PAUSE);
+                continue;
             }
             let rest = deadline.rest();
             if rest == Some(Duration::ZERO) {
