@@ -128,6 +128,8 @@ class Connection:
         if self._send_lock.acquire(blocking=False):
             try:
                 self._switch_sending()
+            except OSError:
+                pass  # The other end has left. What it sent is still to be read.
             finally:
                 self._send_lock.release()
 
@@ -215,8 +217,17 @@ class Connection:
 
         file = io.BytesIO()
         ForkingPickler(file, 5, True, beside).dump(obj)
-        self._send_parts([file.getbuffer(), *buffers])
-        self._rearm()
+        try:
+            # Not `getbuffer`, which crashes the collector of Python 3.12.0 and 3.12.1 when an exception keeps this frame.
+            self._send_parts([file.getvalue(), *buffers])
+        finally:
+            for view in buffers:
+                try:
+                    view.release()
+                except BufferError:
+                    pass  # An interrupt has left its transfer under way.
+        if self._watch is not None:
+            self._rearm()
 
     def send_bytes(self, buf, offset=0, size=None):
         """Sends the bytes of an object that has the buffer protocol."""
