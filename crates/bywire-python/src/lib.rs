@@ -8,6 +8,7 @@ mod events;
 mod heap;
 mod memory;
 mod peer;
+mod peer_calls;
 mod port;
 mod region;
 mod shared;

@@ -138,7 +138,7 @@ impl Port {
             Some(Ok(())) => Ok(peer),
             Some(Err(failure)) => Err(failure.into()),
             None => {
-                self.shared.lock()?.port()?.disconnect(peer.handle());
+                self.shared.lock()?.port()?.disconnect(peer.handle);
                 Err(Failure::from(bywire::ConnectError::TimedOut).into())
             }
         }
@@ -321,7 +321,7 @@ impl Port {
 /// The outcome of a connection that was started, once there is one.
 fn take_connected(state: &mut State, peer: &Peer) -> Option<Result<(), Failure>> {
     let is_outcome = |arrival: &Arrival| {
-        arrival.peer() == peer.handle()
+        arrival.peer() == peer.handle
             && matches!(arrival, Arrival::Connected(_) | Arrival::Disconnected { .. })
     };
     match state.take_where(is_outcome)? {

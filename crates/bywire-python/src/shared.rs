@@ -4,7 +4,7 @@
 //! meanwhile. The interpreter's lock is free during both.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywire::{Port, Priority, sleep_ended, spin};
@@ -29,8 +29,6 @@ pub struct Shared {
     guard: ForkGuard,
     state: Mutex<State>,
     descriptor: RawFd,
-    /// Wakes threads that sleep when another one has taken what the port's descriptor would have woken them for.
-    nudge: OwnedFd,
 }
 
 /// The end of a wait. `None`: it has none.
@@ -77,7 +75,6 @@ impl Shared {
         let system = |error: Errno| PyOSError::new_err((error.raw_os_error(), error.to_string()));
         Ok(Self {
             guard: ForkGuard::new().map_err(system)?,
-            nudge: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system)?,
             descriptor: port.as_fd().as_raw_fd(),
             state: Mutex::new(State::new(port)),
         })
@@ -102,9 +99,9 @@ impl Shared {
 
     /// Wakes the threads that sleep, after a call that may have taken what would have woken them.
     fn wake_others(&self, state: &State) {
-        if state.sleepers > 0 {
-            // A full counter wakes them as well.
-            let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        for bell in &state.sleepers {
+            // A full counter wakes the thread as well.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
     }
 
@@ -266,12 +263,19 @@ impl Shared {
             if !state.port()?.arm() {
                 continue;
             }
-            state.sleepers += 1;
+            // Each thread has a bell of its own. It would take one that all share before another thread has heard it.
+            let bell = match state.bells.pop() {
+                Some(bell) => bell,
+                None => new_bell()
+                    .map_err(|error| Failure::new("Error", format!("the system refused: {error}")))?,
+            };
+            state.sleepers.push(bell.clone());
             drop(state);
             let began = Instant::now();
-            let slept = self.sleep(rest);
+            let slept = self.sleep(&bell, rest);
             let mut state = self.lock()?;
-            state.sleepers -= 1;
+            state.sleepers.retain(|other| !Arc::ptr_eq(other, &bell));
+            state.bells.push(bell);
             if let Ok(port) = state.port() {
                 sleep_ended(port, began.elapsed());
                 if let Some(event) = port.poll() {
@@ -292,17 +296,17 @@ impl Shared {
         }
     }
 
-    fn sleep(&self, rest: Option<Duration>) -> Result<(), Errno> {
-        // SAFETY: the descriptor belongs to the port. If another thread closes the port meanwhile, the nudge ends the wait, and
+    fn sleep(&self, bell: &OwnedFd, rest: Option<Duration>) -> Result<(), Errno> {
+        // SAFETY: the descriptor belongs to the port. If another thread closes the port meanwhile, the bell ends the wait, and
         // until then the number at worst means another descriptor, which wakes this thread for nothing.
         let port = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.descriptor) };
         let mut descriptors =
-            [PollFd::from_borrowed_fd(port, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
+            [PollFd::from_borrowed_fd(port, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
         poll(&mut descriptors, rest.as_ref())?;
         if !descriptors[1].revents().is_empty() {
-            // Another thread may have been first.
-            let _ = rustix::io::read(&self.nudge, &mut [0u8; 8]);
+            // Rung after this, it wakes the next thread that sleeps with it once for nothing.
+            rustix::io::read(bell, &mut [0u8; 8])?;
         }
         Ok(())
     }
@@ -357,6 +361,11 @@ impl Shared {
         drop(state);
         result.map_err(|(failure, _)| failure.into())
     }
+}
+
+/// A bell for one thread that sleeps.
+fn new_bell() -> Result<Arc<OwnedFd>, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new)
 }
 
 /// A new `bytearray` whose bytes mean nothing yet.

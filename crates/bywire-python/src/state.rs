@@ -3,6 +3,7 @@
 //! No Python code runs under the lock, and nothing of Python is allocated or freed: a finalizer could call the port again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bywire::{
@@ -83,8 +84,10 @@ pub struct State {
     pub needed: Vec<(Priority, u64)>,
     /// Transfers that are complete. They may own memory of Python, so the next thread without the lock drops them.
     pub finished: Vec<SharedOutcome>,
-    /// Threads that sleep until something arrives.
-    pub sleepers: u32,
+    /// The bells of threads that sleep until something arrives.
+    pub sleepers: Vec<Arc<OwnedFd>>,
+    /// Bells of threads that have slept, for the next ones.
+    pub bells: Vec<Arc<OwnedFd>>,
     /// Peers that this port has connected to.
     pub ours: HashSet<Peer>,
     ended: VecDeque<(Peer, DisconnectReason)>,
@@ -106,7 +109,8 @@ impl State {
             kept: VecDeque::new(),
             needed: Vec::new(),
             finished: Vec::new(),
-            sleepers: 0,
+            sleepers: Vec::new(),
+            bells: Vec::new(),
             ours: HashSet::new(),
             ended: VecDeque::new(),
             transfers: HashMap::new(),
@@ -122,7 +126,7 @@ impl State {
 
     /// Takes everything out of a port that closes. The parts may own memory of Python.
     pub fn take_all(&mut self) -> Self {
-        let sleepers = self.sleepers;
+        let sleepers = std::mem::take(&mut self.sleepers);
         let empty = Self { sleepers, ..Self::empty(None) };
         std::mem::replace(self, empty)
     }

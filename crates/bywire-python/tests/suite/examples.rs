@@ -1,18 +1,11 @@
 //! The programs of `examples/python`, and those that docs/python.md prints.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use bywire_testing::Guarded;
 
 use crate::package::{Package, root, succeeded};
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn example(package: &Package, name: &str) -> Command {
     let mut command = package.python();
@@ -50,9 +43,9 @@ fn the_pages_print_the_examples() {
 fn a_client_asks_the_echo_server() {
     let Some(package) = Package::make() else { return };
     let mut server = example(&package, "echo.py");
-    let mut server = Killed(server.stdout(Stdio::piped()).spawn().expect("python3"));
+    let mut server = Guarded(server.stdout(Stdio::piped()).spawn().expect("python3"));
     let mut line = String::new();
-    BufReader::new(server.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     assert!(line.starts_with("serving ") && line.trim_end().ends_with("/echo"), "{line}");
     for _ in 0..2 {
         let printed = succeeded(&example(&package, "ask.py").output().expect("python3"));

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use bywire_testing::here;
 use tempfile::TempDir;
 
 /// The package, and a runtime directory of its own.
