@@ -12,6 +12,7 @@ mod peer_calls;
 mod port;
 mod region;
 mod shared;
+mod sleepers;
 mod state;
 mod transfer;
 mod view;

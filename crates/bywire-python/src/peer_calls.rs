@@ -19,14 +19,14 @@ use crate::transfer::Transfer;
 use crate::view::View;
 
 /// Returns whether trying again later may help.
-fn is_passing(error: SendError) -> bool {
+fn is_transient(error: SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoToken | SendError::Connecting)
 }
 
-/// An attempt that ends a wait, unless trying again later may help.
-fn settle<T>(result: Result<T, SendError>) -> Option<Result<T, Failure>> {
+/// The outcome of an attempt. `None`: trying again later may help.
+fn unless_transient<T>(result: Result<T, SendError>) -> Option<Result<T, Failure>> {
     match result {
-        Err(error) if is_passing(error) => None,
+        Err(error) if is_transient(error) => None,
         other => Some(other.map_err(Failure::from)),
     }
 }
@@ -49,7 +49,7 @@ impl Peer {
     ) -> PyResult<Result<(), SendError>> {
         let first = self.shared.lock()?.port()?.send(self.handle, priority, bytes);
         match first {
-            Err(error) if is_passing(error) => {}
+            Err(error) if is_transient(error) => {}
             other => return Ok(other),
         }
         // Python code that another thread runs meanwhile may change the memory.
@@ -60,7 +60,7 @@ impl Peer {
                 Err(failure) => return Some(Err(failure)),
             };
             match port.send(self.handle, priority, &copy) {
-                Err(error) if is_passing(error) => None,
+                Err(error) if is_transient(error) => None,
                 other => Some(Ok(other)),
             }
         })?;
@@ -83,7 +83,7 @@ impl Peer {
             if let Err(failure) = state.port() {
                 return Some(Err(failure));
             }
-            settle(begin(state, &mut view))
+            unless_transient(begin(state, &mut view))
         })?;
         let outcome = begun.ok_or_else(|| Failure::from(SendError::NoToken))??;
         Ok(Transfer { shared: self.shared.clone(), outcome })
@@ -99,12 +99,12 @@ impl Peer {
     ) -> PyResult<Transfer> {
         self.begin(py, deadline, view, |state, view| {
             let Some(memory) = view.as_ref() else { return Err(SendError::NoPeer) };
-            // SAFETY: `State::begun` keeps the view until the transfer is complete. A send that fails gives the memory back.
+            // SAFETY: `State::note_transfer` keeps the view until the transfer is complete. A send that fails gives the memory back.
             let buffer = unsafe { memory.lend() };
-            let begun = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
+            let started = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
                 port.send_buffer(self.handle, priority, buffer, confirm).map_err(|unsent| unsent.error)
             });
-            state.begun(begun, view)
+            state.note_transfer(started, view)
         })
     }
 }
@@ -241,14 +241,14 @@ impl Peer {
         let view = View::of(data, false)?;
         self.begin(py, Deadline::after(timeout)?, view, |state, view| {
             let Some(memory) = view.as_ref() else { return Err(SendError::NoPeer) };
-            // SAFETY: `State::begun` keeps the view until the transfer is complete. A put that fails gives the memory back.
+            // SAFETY: `State::note_transfer` keeps the view until the transfer is complete. A put that fails gives the memory back.
             let buffer = unsafe { memory.lend() };
-            let begun = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
+            let started = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
                 let target = (Key(key), offset);
                 port.put(self.handle, priority, target, buffer, note.as_deref())
                     .map_err(|unsent| unsent.error)
             });
-            state.begun(begun, view)
+            state.note_transfer(started, view)
         })
     }
 
@@ -291,12 +291,12 @@ impl Peer {
         let view = View::of(into, true)?;
         self.begin(py, Deadline::after(timeout)?, view, |state, view| {
             let Some(memory) = view.as_ref() else { return Err(SendError::NoPeer) };
-            // SAFETY: `State::begun` keeps the view until the transfer is complete. A get that fails gives the memory back.
+            // SAFETY: `State::note_transfer` keeps the view until the transfer is complete. A get that fails gives the memory back.
             let buffer = unsafe { memory.lend() };
-            let begun = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
+            let started = state.port.as_mut().ok_or(SendError::NoPeer).and_then(|port| {
                 port.get(self.handle, priority, (Key(key), offset), buffer).map_err(|unsent| unsent.error)
             });
-            state.begun(begun, view)
+            state.note_transfer(started, view)
         })
     }
 
@@ -333,7 +333,7 @@ impl Peer {
                 Err((error, block)) => {
                     held = Some(block);
                     match error {
-                        bywire::LendError::Send(error) => settle(Err(error)),
+                        bywire::LendError::Send(error) => unless_transient(Err(error)),
                         other => Some(Err(other.into())),
                     }
                 }

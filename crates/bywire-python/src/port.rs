@@ -274,13 +274,18 @@ impl Port {
     /// A descriptor that becomes readable, after `arm` has returned true, as soon as there may be an event. Watch it, but do not
     /// read or close it.
     fn fileno(&self) -> PyResult<i32> {
-        self.shared.lock()?.port()?;
-        Ok(self.shared.descriptor())
+        self.shared.watch_descriptor()
     }
 
     /// Prepares to sleep on the descriptor. Returns `False` if there may be an event: poll again then.
     fn arm(&self) -> PyResult<bool> {
-        Ok(self.shared.lock()?.port()?.arm())
+        self.shared.arm()
+    }
+
+    /// An event loop calls this when the descriptor is readable, before its tasks look for themselves.
+    #[pyo3(name = "_woke")]
+    fn woke(&self) -> PyResult<()> {
+        Ok(self.shared.watcher_woke()?)
     }
 
     /// Takes what has arrived, for later calls. An event loop calls this when the descriptor is readable.

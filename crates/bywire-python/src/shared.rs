@@ -3,16 +3,19 @@
 //! A thread that waits holds the port while it spins, at most 50 µs, and not while it sleeps. So another thread can send
 //! meanwhile. The interpreter's lock is free during both.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bywire::{Port, Priority, sleep_ended, spin};
+use bywire::{Port, Priority, sleep_ended};
 use bywire_sys::fork::ForkGuard;
+use bywire_sys::poller::Poller;
+use bywire_sys::wake::Eventfd;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::errors::Failure;
@@ -29,6 +32,7 @@ pub struct Shared {
     guard: ForkGuard,
     state: Mutex<State>,
     descriptor: RawFd,
+    watch: OnceLock<Watch>,
 }
 
 /// The end of a wait. `None`: it has none.
@@ -62,8 +66,52 @@ enum Round<R> {
     /// Found, and whether something else has to be done attached to the interpreter.
     Done(R, bool),
     /// Long messages wait for memory, or a signal has to be handled.
-    Attend,
+    NeedsInterpreter,
     TimedOut,
+}
+
+/// The descriptor that an event loop watches: the port's, and a bell for what other threads have taken off the port.
+struct Watch {
+    poller: Poller,
+    bell: Eventfd,
+}
+
+/// A turn with the port: its state, locked. At its end those who sleep are woken if they have to look again.
+pub struct Turn<'a> {
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+}
+
+impl Deref for Turn<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Turn<'_> {
+    /// Has this thread sleep from the end of the turn on. The others are woken now if they have to look again, without it.
+    fn fall_asleep(&mut self, bell: Arc<Eventfd>) {
+        self.wake_others();
+        self.sleepers.fall_asleep(bell);
+    }
+
+    fn wake_others(&mut self) {
+        self.state.sleepers.end_turn(self.shared.watcher_bell());
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.wake_others();
+    }
 }
 
 impl Shared {
@@ -72,37 +120,86 @@ impl Shared {
     /// # Errors
     /// `OSError` without memory or descriptors.
     pub fn new(port: Port) -> PyResult<Self> {
-        let system = |error: Errno| PyOSError::new_err((error.raw_os_error(), error.to_string()));
         Ok(Self {
-            guard: ForkGuard::new().map_err(system)?,
+            guard: ForkGuard::new().map_err(system_error)?,
             descriptor: port.as_fd().as_raw_fd(),
+            watch: OnceLock::new(),
             state: Mutex::new(State::new(port)),
         })
     }
 
-    /// The descriptor to wait on.
-    pub fn descriptor(&self) -> RawFd {
-        self.descriptor
-    }
-
-    /// The state. The caller runs no Python code while it holds the lock.
+    /// Takes a turn with the port. The caller runs no Python code until it ends.
     ///
     /// # Errors
     /// `Forked`. A thread of the parent may have held the lock when it forked.
-    pub fn lock(&self) -> Result<MutexGuard<'_, State>, Failure> {
+    pub fn lock(&self) -> Result<Turn<'_>, Failure> {
         if self.guard.is_owner() { Ok(self.lock_anyway()) } else { Err(Failure::forked()) }
     }
 
-    fn lock_anyway(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_anyway(&self) -> Turn<'_> {
+        Turn { shared: self, state: self.state.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Wakes the threads that sleep, after a call that may have taken what would have woken them.
-    fn wake_others(&self, state: &State) {
-        for bell in &state.sleepers {
-            // A full counter wakes the thread as well.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    fn watcher_bell(&self) -> Option<&Eventfd> {
+        self.watch.get().map(|watch| &watch.bell)
+    }
+
+    /// The descriptor for an event loop, made at its first use.
+    fn watch(&self) -> PyResult<&Watch> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
         }
+        let turn = self.lock()?;
+        let port = turn.port.as_ref().ok_or_else(Failure::closed)?;
+        let watch = Watch {
+            poller: Poller::new().map_err(system_error)?,
+            bell: Eventfd::new().map_err(system_error)?,
+        };
+        watch.poller.add(port, 0).map_err(system_error)?;
+        watch.poller.add(&watch.bell, 0).map_err(system_error)?;
+        // Another thread may have been first.
+        Ok(self.watch.get_or_init(|| watch))
+    }
+
+    /// The descriptor for an event loop, readable after [`Self::arm`] as soon as there may be something.
+    ///
+    /// # Errors
+    /// The port is closed, or belongs to the parent process; `OSError` without memory or descriptors.
+    pub fn watch_descriptor(&self) -> PyResult<RawFd> {
+        let watch = self.watch()?;
+        self.lock()?.port()?;
+        Ok(watch.poller.as_fd().as_raw_fd())
+    }
+
+    /// Prepares an event loop to sleep on that descriptor. `false`: there may be something already.
+    ///
+    /// # Errors
+    /// Those of [`Self::watch_descriptor`].
+    pub fn arm(&self) -> PyResult<bool> {
+        let watch = self.watch()?;
+        let mut turn = self.lock()?;
+        if turn.sleepers.take_watcher_ring() {
+            watch.bell.drain();
+        }
+        // Another thread may have put something by since the loop has looked.
+        if turn.sleepers.take_watcher_news() || !turn.arm()? {
+            return Ok(false);
+        }
+        turn.sleepers.watch();
+        Ok(true)
+    }
+
+    /// Notes that the event loop is awake, and looks for itself. Nobody has to ring for it until it arms again.
+    ///
+    /// # Errors
+    /// The port belongs to the parent process.
+    pub fn watcher_woke(&self) -> Result<(), Failure> {
+        if self.lock()?.sleepers.take_watcher_ring()
+            && let Some(bell) = self.watcher_bell()
+        {
+            bell.drain();
+        }
+        Ok(())
     }
 
     /// Closes the port. Waits of other threads end with `Closed`.
@@ -111,11 +208,11 @@ impl Shared {
             return;
         }
         let closed = py.detach(|| {
-            let mut state = self.lock_anyway();
-            let mut closed = state.take_all();
-            self.wake_others(&state);
+            let mut turn = self.lock_anyway();
+            let mut closed = turn.take_all();
+            turn.sleepers.ring_all(self.watcher_bell());
             // Dropping the port may take a while for peers on other machines, which others need not wait for.
-            drop(state);
+            drop(turn);
             drop(closed.port.take());
             closed
         });
@@ -123,7 +220,7 @@ impl Shared {
         drop(closed);
     }
 
-    /// Takes one event of the port, if there is one, and then what is wanted, if it has arrived. Never waits.
+    /// Takes what has arrived until `attempt` yields something. Never waits.
     ///
     /// # Errors
     /// The port is closed, or belongs to the parent process.
@@ -132,23 +229,12 @@ impl Shared {
         py: Python<'_>,
         mut attempt: impl FnMut(&mut State) -> Option<R>,
     ) -> PyResult<Option<R>> {
-        let (found, needs_attention) = {
-            let mut state = self.lock()?;
-            let mut found = attempt(&mut state);
-            if found.is_none() {
-                while let Some(event) = if state.is_full() { None } else { state.port()?.poll() } {
-                    state.absorb(event);
-                    found = attempt(&mut state);
-                    if found.is_some() {
-                        break;
-                    }
-                }
-                self.wake_others(&state);
-            }
-            (found, state.needs_attention())
+        let (found, needs_interpreter) = {
+            let mut turn = self.lock()?;
+            (turn.take_until(State::poll, &mut attempt)?, turn.needs_interpreter())
         };
-        if needs_attention {
-            self.attend(py)?;
+        if needs_interpreter {
+            self.provide_memory(py)?;
         }
         Ok(found)
     }
@@ -162,19 +248,13 @@ impl Shared {
         py: Python<'_>,
         mut attempt: impl FnMut(&mut State) -> Option<R> + Send,
     ) -> PyResult<Option<R>> {
-        let (found, needs_attention) = py.detach(|| {
-            let mut state = self.lock()?;
-            let mut found = attempt(&mut state);
-            while found.is_none() && state.needed.is_empty() && !state.is_full() {
-                let Some(event) = spin(state.port()?) else { break };
-                state.absorb(event);
-                found = attempt(&mut state);
-            }
-            self.wake_others(&state);
-            Ok::<_, Failure>((found, state.needs_attention()))
+        let (found, needs_interpreter) = py.detach(|| {
+            let mut turn = self.lock()?;
+            let found = turn.take_until(State::spin, &mut attempt)?;
+            Ok::<_, Failure>((found, turn.needs_interpreter()))
         })?;
-        if needs_attention {
-            self.attend(py)?;
+        if needs_interpreter {
+            self.provide_memory(py)?;
         }
         Ok(found)
     }
@@ -197,14 +277,14 @@ impl Shared {
             match py.detach(|| self.round(deadline, &mut attempt))? {
                 Round::Done(found, false) => return Ok(Some(found)),
                 Round::Done(found, true) => {
-                    self.attend(py)?;
+                    self.provide_memory(py)?;
                     return Ok(Some(found));
                 }
                 Round::TimedOut => return Ok(None),
-                Round::Attend => {}
+                Round::NeedsInterpreter => {}
             }
             py.check_signals()?;
-            self.attend(py)?;
+            self.provide_memory(py)?;
         }
     }
 
@@ -216,34 +296,19 @@ impl Shared {
     ) -> Result<Round<R>, Failure> {
         let mut full_rounds = 0;
         loop {
-            let mut state = self.lock()?;
-            let mut has_absorbed = false;
-            loop {
-                if let Some(found) = attempt(&mut state) {
-                    self.wake_others(&state);
-                    return Ok(Round::Done(found, state.needs_attention()));
-                }
-                if !state.needed.is_empty() {
-                    self.wake_others(&state);
-                    return Ok(Round::Attend);
-                }
-                if state.is_full() {
-                    break;
-                }
-                match spin(state.port()?) {
-                    Some(event) => {
-                        state.absorb(event);
-                        has_absorbed = true;
-                    }
-                    None => break,
-                }
+            let mut turn = self.lock()?;
+            if let Some(found) = turn.take_until(State::spin, attempt)? {
+                return Ok(Round::Done(found, turn.needs_interpreter()));
             }
-            // Another thread may wait for what this one does not want.
-            if has_absorbed {
-                self.wake_others(&state);
+            if !turn.needed.is_empty() {
+                return Ok(Round::NeedsInterpreter);
             }
-            if state.is_full() && deadline.rest() != Some(Duration::ZERO) {
-                drop(state);
+            let rest = deadline.rest();
+            if rest == Some(Duration::ZERO) {
+                return Ok(Round::TimedOut);
+            }
+            if turn.is_full() {
+                drop(turn);
                 full_rounds += 1;
                 if full_rounds == FULL_ROUNDS_MAX {
                     return Err(Failure::new(
@@ -255,67 +320,51 @@ impl Shared {
                 std::thread::sleep(FULL_PAUSE);
                 continue;
             }
-            let rest = deadline.rest();
-            if rest == Some(Duration::ZERO) {
-                self.wake_others(&state);
-                return Ok(Round::TimedOut);
-            }
-            if !state.port()?.arm() {
+            if !turn.arm()? {
                 continue;
             }
-            // Each thread has a bell of its own. It would take one that all share before another thread has heard it.
-            let bell = match state.bells.pop() {
+            let bell = match turn.sleepers.spare_bell() {
                 Some(bell) => bell,
-                None => new_bell()
-                    .map_err(|error| Failure::new("Error", format!("the system refused: {error}")))?,
+                None => Arc::new(Eventfd::new().map_err(|error| refused("a descriptor", error))?),
             };
-            state.sleepers.push(bell.clone());
-            drop(state);
+            turn.fall_asleep(bell.clone());
+            drop(turn);
             let began = Instant::now();
             let slept = self.sleep(&bell, rest);
-            let mut state = self.lock()?;
-            state.sleepers.retain(|other| !Arc::ptr_eq(other, &bell));
-            state.bells.push(bell);
-            if let Ok(port) = state.port() {
+            let mut turn = self.lock()?;
+            turn.sleepers.wake_up(bell);
+            if let Some(port) = turn.port.as_mut() {
                 sleep_ended(port, began.elapsed());
-                if let Some(event) = port.poll() {
-                    state.absorb(event);
-                    self.wake_others(&state);
-                }
             }
             match slept {
                 Ok(()) => {}
-                Err(Errno::INTR) => {
-                    self.wake_others(&state);
-                    return Ok(Round::Attend);
-                }
-                Err(error) => {
-                    return Err(Failure::new("Error", format!("the system refused to wait: {error}")));
-                }
+                Err(Errno::INTR) => return Ok(Round::NeedsInterpreter),
+                Err(error) => return Err(refused("to wait", error)),
             }
         }
     }
 
-    fn sleep(&self, bell: &OwnedFd, rest: Option<Duration>) -> Result<(), Errno> {
+    /// Sleeps until the port's descriptor is readable or the bell was rung.
+    fn sleep(&self, bell: &Eventfd, rest: Option<Duration>) -> Result<(), Errno> {
         // SAFETY: the descriptor belongs to the port. If another thread closes the port meanwhile, the bell ends the wait, and
         // until then the number at worst means another descriptor, which wakes this thread for nothing.
-        let port = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.descriptor) };
+        let port = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         let mut descriptors =
             [PollFd::from_borrowed_fd(port, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
         poll(&mut descriptors, rest.as_ref())?;
         if !descriptors[1].revents().is_empty() {
-            // Rung after this, it wakes the next thread that sleeps with it once for nothing.
-            rustix::io::read(bell, &mut [0u8; 8])?;
+            // If it rings after this, it wakes the next thread that sleeps with it once for nothing.
+            bell.drain();
         }
         Ok(())
     }
 
     /// Posts memory for the long messages that wait for some, and gives back that of complete transfers.
-    fn attend(&self, py: Python<'_>) -> PyResult<()> {
+    fn provide_memory(&self, py: Python<'_>) -> PyResult<()> {
         let (needed, finished) = {
-            let mut state = self.lock()?;
-            (std::mem::take(&mut state.needed), std::mem::take(&mut state.finished))
+            let mut turn = self.lock()?;
+            (std::mem::take(&mut turn.needed), std::mem::take(&mut turn.finished))
         };
         drop(finished);
         for (priority, length) in needed {
@@ -334,8 +383,8 @@ impl Shared {
     pub fn recycle(&self, payload: bywire::Payload) {
         // A short message has none.
         if payload.len() > INLINE_BYTES
-            && let Ok(mut state) = self.lock()
-            && let Ok(port) = state.port()
+            && let Ok(mut turn) = self.lock()
+            && let Ok(port) = turn.port()
         {
             port.recycle(payload);
         }
@@ -352,20 +401,23 @@ impl Shared {
         }
         // SAFETY: `State::posted` keeps the view until the library has given the memory back.
         let buffer = unsafe { view.lend() };
-        let mut state = self.lock()?;
-        if state.is_posted(view.address() as usize) {
-            drop(state);
+        let mut turn = self.lock()?;
+        if turn.is_posted(view.address() as usize) {
+            drop(turn);
             return Err(PyValueError::new_err("this memory is posted already"));
         }
-        let result = state.post(priority, buffer, Posted::Theirs(object.clone().unbind(), view));
-        drop(state);
+        let result = turn.post(priority, buffer, Posted::Theirs(object.clone().unbind(), view));
+        drop(turn);
         result.map_err(|(failure, _)| failure.into())
     }
 }
 
-/// A bell for one thread that sleeps.
-fn new_bell() -> Result<Arc<OwnedFd>, Errno> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new)
+fn system_error(error: Errno) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), error.to_string()))
+}
+
+fn refused(what: &str, error: Errno) -> Failure {
+    Failure::new("Error", format!("the system refused {what}: {error}"))
 }
 
 /// A new `bytearray` whose bytes mean nothing yet.

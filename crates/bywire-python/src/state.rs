@@ -3,22 +3,29 @@
 //! No Python code runs under the lock, and nothing of Python is allocated or freed: a finalizer could call the port again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bywire::{
     Buffer, DisconnectReason, Event, Lent, Message, Payload, Peer, Port, Priority, SendError, TransferError,
-    TransferId,
+    TransferId, spin,
 };
+use bywire_sys::wake::Eventfd;
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
+use crate::sleepers::{Ring, Sleepers};
 use crate::view::View;
 
 /// Arrivals that a port keeps while the program waits for others.
 const KEPT_MAX: usize = 4096;
 /// Ended connections whose reason is remembered.
 const ENDED_MAX: usize = 1024;
+
+impl Ring for Eventfd {
+    fn ring(&self) {
+        self.signal();
+    }
+}
 
 /// Memory of Python that the library fills with a long message.
 pub enum Posted {
@@ -84,10 +91,8 @@ pub struct State {
     pub needed: Vec<(Priority, u64)>,
     /// Transfers that are complete. They may own memory of Python, so the next thread without the lock drops them.
     pub finished: Vec<SharedOutcome>,
-    /// The bells of threads that sleep until something arrives.
-    pub sleepers: Vec<Arc<OwnedFd>>,
-    /// Bells of threads that have slept, for the next ones.
-    pub bells: Vec<Arc<OwnedFd>>,
+    /// Whoever sleeps until something arrives.
+    pub sleepers: Sleepers<Eventfd>,
     /// Peers that this port has connected to.
     pub ours: HashSet<Peer>,
     ended: VecDeque<(Peer, DisconnectReason)>,
@@ -109,8 +114,7 @@ impl State {
             kept: VecDeque::new(),
             needed: Vec::new(),
             finished: Vec::new(),
-            sleepers: Vec::new(),
-            bells: Vec::new(),
+            sleepers: Sleepers::new(),
             ours: HashSet::new(),
             ended: VecDeque::new(),
             transfers: HashMap::new(),
@@ -119,16 +123,16 @@ impl State {
         }
     }
 
-    /// Returns whether something has to be done without the lock.
-    pub fn needs_attention(&self) -> bool {
+    /// Returns whether something has to be done without the lock, attached to the interpreter.
+    pub fn needs_interpreter(&self) -> bool {
         !self.needed.is_empty() || !self.finished.is_empty()
     }
 
     /// Takes everything out of a port that closes. The parts may own memory of Python.
     pub fn take_all(&mut self) -> Self {
-        let sleepers = std::mem::take(&mut self.sleepers);
-        let empty = Self { sleepers, ..Self::empty(None) };
-        std::mem::replace(self, empty)
+        let mut taken = std::mem::replace(self, Self::empty(None));
+        std::mem::swap(&mut self.sleepers, &mut taken.sleepers);
+        taken
     }
 
     /// The port.
@@ -139,8 +143,64 @@ impl State {
         self.port.as_mut().ok_or_else(Failure::closed)
     }
 
-    /// Keeps an event for the program, or notes the completion of a transfer.
-    pub fn absorb(&mut self, event: Event) {
+    /// Takes the next event of the port, if there is one.
+    ///
+    /// # Errors
+    /// The port is closed.
+    pub fn poll(&mut self) -> Result<Option<Event>, Failure> {
+        self.sleepers.note_poll();
+        Ok(self.port()?.poll())
+    }
+
+    /// Looks for an event as long as a wait spins before it sleeps. `None` at once if a long message waits for memory.
+    ///
+    /// # Errors
+    /// The port is closed.
+    pub fn spin(&mut self) -> Result<Option<Event>, Failure> {
+        self.sleepers.note_poll();
+        let port = self.port.as_mut().ok_or_else(Failure::closed)?;
+        Ok(if self.needed.is_empty() { spin(port) } else { None })
+    }
+
+    /// Takes events by `next` until `attempt` yields something or there are no more. What `attempt` does not want is kept.
+    ///
+    /// # Errors
+    /// Those of `next`.
+    pub fn take_until<R>(
+        &mut self,
+        next: impl Fn(&mut Self) -> Result<Option<Event>, Failure>,
+        attempt: &mut impl FnMut(&mut Self) -> Option<R>,
+    ) -> Result<Option<R>, Failure> {
+        let mut found = attempt(self);
+        while found.is_none() && !self.is_full() {
+            let Some(event) = next(self)? else { break };
+            // More than one call may wait for the consequence of any other event.
+            let is_arrival = self.absorb(event);
+            found = attempt(self);
+            if found.is_none() || !is_arrival {
+                self.sleepers.note_news();
+            }
+        }
+        Ok(found)
+    }
+
+    /// Prepares to sleep on the port's descriptor. `false`: there may be an event already.
+    ///
+    /// # Errors
+    /// The port is closed.
+    pub fn arm(&mut self) -> Result<bool, Failure> {
+        let is_armed = self.port()?.arm();
+        if is_armed {
+            self.sleepers.note_arming();
+        } else {
+            self.sleepers.note_poll();
+        }
+        Ok(is_armed)
+    }
+
+    /// Keeps an event for the program, or notes the completion of a transfer. Returns whether it is kept.
+    fn absorb(&mut self, event: Event) -> bool {
+        let kept_before = self.kept.len();
         match event {
             Event::Message(message) => self.keep_message(message, false),
             Event::Datagram(message) => self.keep_message(message, true),
@@ -173,6 +233,7 @@ impl State {
             // Whoever waits for room tries again after each event.
             _ => {}
         }
+        self.kept.len() > kept_before
     }
 
     fn keep_message(&mut self, Message { peer, priority, payload }: Message, is_datagram: bool) {
@@ -222,13 +283,16 @@ impl State {
         self.posted.contains_key(&address)
     }
 
-    /// Notes a transfer that has begun, whose memory `view` is.
-    pub fn begun(
+    /// Notes a transfer that was started, and keeps its memory.
+    ///
+    /// # Errors
+    /// It was not started. The view stays where it is.
+    pub fn note_transfer(
         &mut self,
-        begun: Result<TransferId, SendError>,
+        started: Result<TransferId, SendError>,
         view: &mut Option<View>,
     ) -> Result<SharedOutcome, SendError> {
-        let id = begun?;
+        let id = started?;
         let outcome = SharedOutcome::new(Mutex::new(Outcome { result: None, view: view.take() }));
         self.transfers.insert(id, outcome.clone());
         Ok(outcome)

@@ -4,7 +4,7 @@ import asyncio
 import weakref
 
 from ._bywire import Port
-from ._errors import Closed, ConnectTimedOut, Full, NoToken
+from ._errors import Closed, ConnectTimedOut, Error, Full, NoToken
 
 
 # Messages that a task takes without a turn of its loop.
@@ -15,26 +15,33 @@ class _Watch:
     """The tasks of one loop that wait for one port."""
 
     def __init__(self, port, loop):
-        self.pump = port.pump
+        # Weak, so that a port that nobody uses any more is closed.
+        self.port = weakref.ref(port)
         self.loop = loop
         self.descriptor = port.fileno()
         self.waiting = []
         self.is_registered = False
         self.in_a_row = 0
 
-    def wake(self):
-        """Takes what has arrived, and wakes the tasks that wait. Each looks for itself."""
+    def ring(self):
+        """The descriptor is readable."""
+        port = self.port()
         try:
-            self.pump()
-        except Exception:
+            if port is not None:
+                port._woke()
+        except Error:
             pass  # The tasks find the error again, and raise it.
+        if not self.wake():
+            # The descriptor stays readable while a connection waits, which nobody is to answer now.
+            self.stop()
+
+    def wake(self):
+        """Wakes the tasks that wait: each looks for itself. Returns whether there are some."""
         waiting, self.waiting = self.waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-        if not waiting:
-            # The descriptor stays readable while a connection waits, which nobody is to answer now.
-            self.stop()
+        return bool(waiting)
 
     def stop(self):
         if self.is_registered:
@@ -44,7 +51,7 @@ class _Watch:
     async def sleep(self):
         if not self.is_registered:
             self.is_registered = True
-            self.loop.add_reader(self.descriptor, self.wake)
+            self.loop.add_reader(self.descriptor, self.ring)
         future = self.loop.create_future()
         self.waiting.append(future)
         try:
@@ -81,10 +88,12 @@ async def _until(port, look):
         found = look()
         if found is not None:
             return found
-        # An event between the look and the sleep makes `arm` return false.
+        # `arm` returns false if something has come between the look and the sleep.
         if port.arm():
             await watch.sleep()
         else:
+            # It may be for another task, which has armed before.
+            watch.wake()
             # A descriptor that is ready for long must not keep other tasks from running.
             await asyncio.sleep(0)
 

@@ -14,7 +14,7 @@ class Forked(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """What a call waits for did not come within its timeout."""
+    """Nothing came within the timeout of a call."""
 
 
 class Overflow(Error):

@@ -683,7 +683,7 @@ def wait(object_list, timeout=None):
         ours = [found for found in objects if isinstance(found, Connection) and found.poll(0)]
         rest = 0 if ours else None if end is None else max(end - time.monotonic(), 0)
         ready = _plain.wait(objects, rest)
-        # What woke a connection may not have been a message.
+        # A connection also wakes for other reasons than a message.
         found = [
             candidate
             for candidate in ready

@@ -1,10 +1,34 @@
 """Ports under asyncio."""
 
 import asyncio
+import gc
+import threading
 import time
 import unittest
+import weakref
 
 import bywire
+
+
+class pumping:
+    """Has a thread take what arrives at a port."""
+
+    def __init__(self, port):
+        self.port = port
+        self.ended = False
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.ended:
+            self.port.pump()
+            time.sleep(0.0001)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.ended = True
+        self.thread.join()
 
 
 class Asyncio(unittest.TestCase):
@@ -105,6 +129,47 @@ class Asyncio(unittest.TestCase):
             self.assertEqual(found, {b"a", b"b"})
 
         self.run_pair(body)
+
+    def test_a_call_that_takes_what_a_task_waits_for_wakes_it(self):
+        async def body(server, client, peer):
+            region = server.register(100, write=True)
+            to_client = server.peers()[0]
+            with pumping(server):
+                for number in range(100):
+                    waiting = asyncio.create_task(client.receive_async())
+                    await asyncio.sleep(0)
+                    self.assertTrue(to_client.try_send(str(number).encode()))
+                    # This call takes the message off the port, and ends without looking again.
+                    peer.put(region.key, b"abc", timeout=30)
+                    self.assertEqual(int((await asyncio.wait_for(waiting, 10)).data), number)
+
+        self.run_pair(body, spin=0)
+
+    def test_a_thread_that_takes_what_a_task_waits_for_wakes_it(self):
+        async def body(server, client, peer):
+            to_client = server.peers()[0]
+            with pumping(client):
+                for number in range(300):
+                    waiting = asyncio.create_task(client.receive_async())
+                    await asyncio.sleep(0)
+                    self.assertTrue(to_client.try_send(str(number).encode()))
+                    self.assertEqual(int((await asyncio.wait_for(waiting, 10)).data), number)
+
+        self.run_pair(body)
+
+    def test_a_port_that_nobody_uses_is_closed(self):
+        async def main():
+            port = bywire.Port()
+            waiting = asyncio.create_task(port.receive_async())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            return weakref.ref(port)
+
+        found = asyncio.run(main())
+        gc.collect()
+        self.assertIsNone(found())
 
     def test_ends_and_errors_are_raised(self):
         async def body(server, client, peer):

@@ -2,4 +2,5 @@
 
 mod examples;
 mod package;
+mod turns;
 mod unit_tests;
