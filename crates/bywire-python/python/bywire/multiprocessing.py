@@ -196,8 +196,11 @@ class Connection:
             if len(parts) == 1 and len(first) < FRAGMENT_BYTES:
                 peer.send(b"\0" + bytes(first))
                 return
-            lengths = struct.pack(f"<BI{len(parts)}Q", _PARTS, len(parts), *(len(part) for part in parts))
-            peer.send(lengths)
+            head = struct.pack(f"<BI{len(parts)}Q", _PARTS, len(parts), *(len(part) for part in parts))
+            if len(head) + len(first) <= FRAGMENT_BYTES:
+                # A short pickle crosses with the head.
+                head, parts = head + bytes(first), parts[1:]
+            peer.send(head)
             for transfer in [peer.start_send(part) for part in parts]:
                 transfer.wait()
         except Disconnected as error:
@@ -276,8 +279,13 @@ class Connection:
         if kind == _ARRAY:
             return [data, peer.receive().data]
         count = struct.unpack_from("<I", data, 1)[0]
+        lengths = struct.unpack_from(f"<{count}Q", data, 5)
         parts = [data]
-        for length in struct.unpack_from(f"<{count}Q", data, 5):
+        first = data[5 + 8 * count :]
+        if first:
+            parts.append(first)
+            lengths = lengths[1:]
+        for length in lengths:
             parts.append(peer.receive().data if length else b"")
         return parts
 
