@@ -84,6 +84,15 @@ impl Ring for Bell {
 struct State {
     kept: Vec<u8>,
     sleepers: Sleepers<Bell>,
+    bells_made: usize,
+}
+
+/// How a thread's turn has ended.
+enum Look {
+    Found,
+    /// The port may have something.
+    Again,
+    Asleep(Arc<Bell>),
 }
 
 /// A port that threads share.
@@ -100,7 +109,7 @@ impl Shared {
     fn new() -> Self {
         let world = Arc::new(World::default());
         let watcher_bell = Bell { world: world.clone(), number: WATCHER };
-        let state = State { kept: Vec::new(), sleepers: Sleepers::new() };
+        let state = State { kept: Vec::new(), sleepers: Sleepers::new(), bells_made: 0 };
         Self { world, state: Mutex::new(state), watcher_bell }
     }
 
@@ -141,31 +150,36 @@ impl Shared {
         is_armed
     }
 
-    /// A thread waits for a message.
-    fn wait(&self, wanted: u8, number: usize) {
-        let bell = Arc::new(Bell { world: self.world.clone(), number });
+    /// A thread waits for a message, as `Shared::round` does.
+    fn wait(&self, wanted: u8) {
         loop {
-            let is_asleep = self.turn(|state| {
-                if self.take(state, wanted) {
-                    return None;
+            match self.turn(|state| self.look(state, wanted)) {
+                Look::Found => return,
+                Look::Again => {}
+                Look::Asleep(bell) => {
+                    if self.world.sleep(bell.number) {
+                        self.world.drain(bell.number);
+                    }
+                    self.turn(|state| state.sleepers.wake_up(bell));
                 }
-                let is_armed = self.arm(state);
-                if is_armed {
-                    state.sleepers.end_turn(Some(&self.watcher_bell));
-                    state.sleepers.fall_asleep(bell.clone());
-                }
-                Some(is_armed)
-            });
-            match is_asleep {
-                None => return,
-                Some(false) => continue,
-                Some(true) => {}
             }
-            if self.world.sleep(number) {
-                self.world.drain(number);
-            }
-            self.turn(|state| state.sleepers.wake_up(bell.clone()));
         }
+    }
+
+    fn look(&self, state: &mut State, wanted: u8) -> Look {
+        if self.take(state, wanted) {
+            return Look::Found;
+        }
+        if !self.arm(state) {
+            return Look::Again;
+        }
+        let bell = state.sleepers.spare_bell().unwrap_or_else(|| {
+            state.bells_made += 1;
+            Arc::new(Bell { world: self.world.clone(), number: state.bells_made - 1 })
+        });
+        state.sleepers.end_turn(Some(&self.watcher_bell));
+        state.sleepers.fall_asleep(bell.clone());
+        Look::Asleep(bell)
     }
 
     /// An event loop waits for a message: it looks, arms, sleeps, and notes that it is awake.
@@ -206,12 +220,12 @@ fn two_threads_that_wait_for_one_port_get_a_message_each() {
         explore(move || {
             let shared = Arc::new(Shared::new());
             let other = shared.clone();
-            let thread = loom::thread::spawn(move || other.wait(1, 1));
+            let thread = loom::thread::spawn(move || other.wait(1));
             let peer = shared.clone();
             let sender = loom::thread::spawn(move || {
                 messages.into_iter().for_each(|message| peer.world.send(message))
             });
-            shared.wait(0, 0);
+            shared.wait(0);
             thread.join().expect("thread");
             sender.join().expect("peer");
         });
@@ -225,7 +239,7 @@ fn a_thread_and_an_event_loop_get_a_message_each() {
         explore(move || {
             let shared = Arc::new(Shared::new());
             let other = shared.clone();
-            let thread = loom::thread::spawn(move || other.wait(1, 1));
+            let thread = loom::thread::spawn(move || other.wait(1));
             let peer = shared.clone();
             let sender = loom::thread::spawn(move || {
                 messages.into_iter().for_each(|message| peer.world.send(message))
@@ -244,8 +258,7 @@ fn a_call_that_only_looks_wakes_those_whose_message_it_puts_by() {
         explore(move || {
             let shared = Arc::new(Shared::new());
             let other = shared.clone();
-            let waiter =
-                loom::thread::spawn(move || if is_watched { other.watch(0) } else { other.wait(0, 0) });
+            let waiter = loom::thread::spawn(move || if is_watched { other.watch(0) } else { other.wait(0) });
             let peer = shared.clone();
             let sender = loom::thread::spawn(move || peer.world.send(0));
             assert!(!shared.turn(|state| shared.take(state, 9)));
