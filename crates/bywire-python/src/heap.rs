@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
 use crate::errors::Failure;
-use crate::memory::{self, Owner};
+use crate::memory::{self, FreeBlock, Owner};
 use crate::shared::{Deadline, Shared};
 
 /// Memory shared with one peer, in equal blocks.
@@ -27,8 +27,8 @@ impl Heap {
             return Err(Failure::from(bywire::LendError::NoBlock).into());
         };
         let memory = (block.as_mut_ptr(), block.len());
-        let owner = Owner::Block(Some(block), self.heap.clone());
-        Ok(Block { memory: memory::lend(py, memory, false, owner)?.unbind() })
+        let owner = FreeBlock { block: Some(block), heap: self.heap.clone(), shared: self.shared.clone() };
+        Ok(Block { memory: memory::lend(py, memory, false, Owner::Block(owner))?.unbind() })
     }
 
     /// The size of every block.

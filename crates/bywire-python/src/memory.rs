@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use bywire::{Heap, LendBuffer, Lent};
 use pyo3::exceptions::PyBufferError;
@@ -12,12 +13,30 @@ use pyo3::ffi::{self, Py_ssize_t};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::shared::Shared;
 use crate::view::{PyBuffer_FillInfo, RawView};
+
+/// A block to fill.
+pub struct FreeBlock {
+    /// `None` once it was lent. The heap then keeps its memory mapped.
+    pub block: Option<LendBuffer>,
+    #[expect(dead_code, reason = "kept for its memory")]
+    pub heap: Heap,
+    pub shared: Arc<Shared>,
+}
+
+impl Drop for FreeBlock {
+    fn drop(&mut self) {
+        if self.block.take().is_some() {
+            // Another thread may wait for a block.
+            self.shared.wake_waiters();
+        }
+    }
+}
 
 /// The owner of the memory. It keeps the memory valid.
 pub enum Owner {
-    /// A block to fill. It is absent once it was lent. The heap then keeps its memory mapped.
-    Block(Option<LendBuffer>, #[expect(dead_code, reason = "kept for its memory")] Heap),
+    Block(FreeBlock),
     /// A message that a peer lent. Dropping it gives the block back.
     Lent(#[expect(dead_code, reason = "kept for its memory")] Lent),
 }
@@ -103,10 +122,10 @@ pub fn take_block(memory: &Bound<'_, PyAny>, is_forced: bool) -> PyResult<LendBu
             "the block's memory is still in use: release its memoryviews and arrays before lending it",
         ));
     }
-    let Owner::Block(block, _) = &mut *object.owner else {
+    let Owner::Block(owner) = &mut *object.owner else {
         return Err(PyBufferError::new_err("a message that a peer lent cannot be lent on: copy it"));
     };
-    block.take().ok_or_else(|| PyBufferError::new_err("the block was lent already: take another one"))
+    owner.block.take().ok_or_else(|| PyBufferError::new_err("the block was lent already: take another one"))
 }
 
 /// Returns whether Python code holds views of the memory.
@@ -119,15 +138,15 @@ pub fn is_used(memory: &Bound<'_, PyAny>) -> bool {
 pub fn return_block(memory: &Bound<'_, PyAny>, returned: LendBuffer) {
     // SAFETY: only `lend` makes the objects that are passed here, and the attached interpreter makes this the only access.
     let object = unsafe { &mut *memory.as_ptr().cast::<Object>() };
-    if let Owner::Block(block, _) = &mut *object.owner {
-        *block = Some(returned);
+    if let Owner::Block(owner) = &mut *object.owner {
+        owner.block = Some(returned);
     }
 }
 
 unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, view: *mut c_void, flags: c_int) -> c_int {
     // SAFETY: the interpreter calls this with an object of our class, attached.
     let memory = unsafe { &mut *object.cast::<Object>() };
-    if matches!(&*memory.owner, Owner::Block(None, _)) {
+    if matches!(&*memory.owner, Owner::Block(FreeBlock { block: None, .. })) {
         // SAFETY: attached, and the text is static. The view is the interpreter's, which wants its object null after an error.
         unsafe {
             (*view.cast::<RawView>()).object = std::ptr::null_mut();

@@ -13,7 +13,7 @@ use crate::events::to_python;
 use crate::heap::{Block, Heap};
 use crate::memory;
 use crate::peer::{Peer, priority};
-use crate::shared::{Deadline, Shared};
+use crate::shared::Deadline;
 use crate::state::{Arrival, SharedOutcome, State};
 use crate::transfer::Transfer;
 use crate::view::View;

@@ -202,6 +202,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Has those who sleep look again: something has changed that is no event of the port.
+    pub fn wake_waiters(&self) {
+        if let Ok(mut turn) = self.lock() {
+            turn.sleepers.note_news();
+        }
+    }
+
     /// Closes the port. Waits of other threads end with `Closed`.
     pub fn close(&self, py: Python<'_>) {
         if !self.guard.is_owner() {

@@ -69,6 +69,15 @@ impl Arrival {
     }
 }
 
+/// The outcome of a look at the port.
+pub enum Look {
+    /// An event.
+    Event(Event),
+    /// Something has moved on without an event, such as a part of a long message.
+    Progress,
+    Nothing,
+}
+
 /// The outcome of a transfer, shared with its `Transfer` object.
 #[derive(Default)]
 pub struct Outcome {
@@ -143,23 +152,35 @@ impl State {
         self.port.as_mut().ok_or_else(Failure::closed)
     }
 
-    /// Takes the next event of the port, if there is one.
+    /// Looks once for an event of the port. Progress ends the look, as a long message would keep the interpreter for long.
     ///
     /// # Errors
     /// The port is closed.
-    pub fn poll(&mut self) -> Result<Option<Event>, Failure> {
-        self.sleepers.note_poll();
-        Ok(self.port()?.poll())
+    pub fn poll(&mut self) -> Result<Look, Failure> {
+        let look = self.look(Port::poll)?;
+        if matches!(look, Look::Progress) {
+            self.sleepers.note_news();
+            return Ok(Look::Nothing);
+        }
+        Ok(look)
     }
 
-    /// Looks for an event as long as a wait spins before it sleeps. `None` at once if a long message waits for memory.
+    /// Looks for an event as long as a wait spins before it sleeps, but not while a long message waits for memory.
     ///
     /// # Errors
     /// The port is closed.
-    pub fn spin(&mut self) -> Result<Option<Event>, Failure> {
+    pub fn spin(&mut self) -> Result<Look, Failure> {
+        if self.needed.is_empty() { self.look(spin) } else { Ok(Look::Nothing) }
+    }
+
+    fn look(&mut self, look: impl FnOnce(&mut Port) -> Option<Event>) -> Result<Look, Failure> {
         self.sleepers.note_poll();
-        let port = self.port.as_mut().ok_or_else(Failure::closed)?;
-        Ok(if self.needed.is_empty() { spin(port) } else { None })
+        let port = self.port()?;
+        Ok(match look(port) {
+            Some(event) => Look::Event(event),
+            None if port.has_progressed() => Look::Progress,
+            None => Look::Nothing,
+        })
     }
 
     /// Takes events by `next` until `attempt` yields something or there are no more. What `attempt` does not want is kept.
@@ -168,16 +189,21 @@ impl State {
     /// Those of `next`.
     pub fn take_until<R>(
         &mut self,
-        next: impl Fn(&mut Self) -> Result<Option<Event>, Failure>,
+        next: impl Fn(&mut Self) -> Result<Look, Failure>,
         attempt: &mut impl FnMut(&mut Self) -> Option<R>,
     ) -> Result<Option<R>, Failure> {
         let mut found = attempt(self);
-        while found.is_none() && !self.is_full() {
-            let Some(event) = next(self)? else { break };
-            // More than one call may wait for the consequence of any other event.
-            let is_arrival = self.absorb(event);
+        let mut is_over = false;
+        while found.is_none() && !is_over && !self.is_full() {
+            // An arrival is for one call. Others may wait for the consequence of anything else, such as room or a free block.
+            let mut is_for_one = true;
+            match next(self)? {
+                Look::Event(event) => is_for_one = self.absorb(event),
+                Look::Progress => is_for_one = false,
+                Look::Nothing => is_over = true,
+            }
             found = attempt(self);
-            if found.is_none() || !is_arrival {
+            if !is_over && (found.is_none() || !is_for_one) {
                 self.sleepers.note_news();
             }
         }

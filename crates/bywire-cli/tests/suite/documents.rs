@@ -106,7 +106,10 @@ const RULES: [(&str, Rule); 60] = [
     ("sudo ldconfig", Run(Installation)),
     ("python3 examples/python/", Elsewhere("crates/bywire-python/tests/suite/examples.rs")),
     ("python3 -m venv \"$HOME/bywire-python\"", NotRun("the next command needs it")),
-    ("\"$HOME/bywire-python/bin/pip\" install ", NotRun("builds a release for minutes; tests load the module that cargo has built")),
+    (
+        "\"$HOME/bywire-python/bin/pip\" install ",
+        NotRun("builds a release for minutes; tests load the module that cargo has built"),
+    ),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     (

@@ -456,6 +456,25 @@ class Lending(Pair):
         self.assertIsNotNone(heap.block(30))
         del second
 
+    def test_a_thread_gets_a_block_that_comes_back_while_it_waits(self):
+        heap = self.to_server.heap(4096, 1)
+        for is_lent in (False, True):
+            for pause in (0, 0.00002, 0.005) * 30:
+                block = heap.block(30)
+                if is_lent:
+                    self.to_server.send_lent(block, 4)
+                found = []
+                waiter = threading.Thread(target=lambda: found.append(heap.block(30)))
+                waiter.start()
+                time.sleep(pause)
+                if is_lent:
+                    self.server.receive(30).release()
+                    self.server.pump()
+                else:
+                    del block
+                waiter.join(60)
+                self.assertIsInstance(found.pop(), bywire.Block)
+
     def test_memory_that_was_lent_outlives_ports_and_messages(self):
         heap = self.to_server.heap(4096, 1)
         block = heap.block()

@@ -123,7 +123,7 @@ impl Shared {
 
     /// Takes messages until the wanted one is found or there are no more, as `State::take_until` does.
     fn take(&self, state: &mut State, wanted: u8) -> bool {
-        let mut attempt = |state: &mut State| {
+        let attempt = |state: &mut State| {
             let place = state.kept.iter().position(|message| *message == wanted)?;
             Some(state.kept.remove(place))
         };

@@ -246,8 +246,9 @@ pub fn packet_counts(port: &Port, peer: Peer) -> Option<PacketCounts> {
     }
 }
 
-/// Looks for an event as long as [`Port::wait`] spins before it sleeps. This is for a program that shares a port between threads,
-/// and so sleeps on the descriptor without the port.
+/// Looks for an event as long as [`Port::wait`] spins before it sleeps. Ends early if something has moved on without an event, as
+/// [`Port::has_progressed`] then says. This is for a program that shares a port between threads, and so sleeps on the descriptor
+/// without the port.
 pub fn spin(port: &mut Port) -> Option<Event> {
     port.guard.is_owner().then(|| port.spin_once()).flatten()
 }
