@@ -64,8 +64,8 @@ fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     let made = CLASS.get_or_try_init(py, || {
         let slot = |slot, function: *mut c_void| ffi::PyType_Slot { slot, pfunc: function };
         let mut slots = [
-            slot(BF_GETBUFFER, get_buffer as *mut c_void),
-            slot(BF_RELEASEBUFFER, release_buffer as *mut c_void),
+            slot(BF_GETBUFFER, fill_view as *mut c_void),
+            slot(BF_RELEASEBUFFER, release_view as *mut c_void),
             slot(TP_DEALLOC, deallocate as *mut c_void),
             slot(0, std::ptr::null_mut()),
         ];
@@ -143,7 +143,7 @@ pub fn return_block(memory: &Bound<'_, PyAny>, returned: LendBuffer) {
     }
 }
 
-unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, view: *mut c_void, flags: c_int) -> c_int {
+unsafe extern "C" fn fill_view(object: *mut ffi::PyObject, view: *mut c_void, flags: c_int) -> c_int {
     // SAFETY: the interpreter calls this with an object of our class, attached.
     let memory = unsafe { &mut *object.cast::<Object>() };
     if matches!(&*memory.owner, Owner::Block(FreeBlock { block: None, .. })) {
@@ -167,7 +167,7 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, view: *mut c_void, f
     filled
 }
 
-unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, _view: *mut c_void) {
+unsafe extern "C" fn release_view(object: *mut ffi::PyObject, _view: *mut c_void) {
     // SAFETY: the interpreter calls this with an object of our class, attached, once for each view.
     unsafe { (*object.cast::<Object>()).exports -= 1 };
 }

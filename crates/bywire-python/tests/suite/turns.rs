@@ -232,6 +232,28 @@ fn two_threads_that_wait_for_one_port_get_a_message_each() {
     }
 }
 
+/// A thread puts a message by and goes on waiting. Nothing else comes until that message is taken.
+#[test]
+fn a_thread_that_goes_on_waiting_wakes_those_whose_message_it_puts_by() {
+    for is_watched in [false, true] {
+        explore(move || {
+            let shared = Arc::new(Shared::new());
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || other.wait(1));
+            let peer = shared.clone();
+            let sender = loom::thread::spawn(move || peer.world.send(0));
+            if is_watched {
+                shared.watch(0)
+            } else {
+                shared.wait(0)
+            }
+            shared.world.send(1);
+            thread.join().expect("thread");
+            sender.join().expect("peer");
+        });
+    }
+}
+
 /// A thread that takes a message off the port wakes the event loop that waits for it, and the other way round.
 #[test]
 fn a_thread_and_an_event_loop_get_a_message_each() {
