@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 9] = [
     &["bywire-metrics", "bywire-ring"],
     &["bywire-match", "bywire-wire"],
     &["bywire", "bywire-pairing"],
-    &["bywire-capi", "bywire-eth", "bywire-node", "bywire-ofi", "bywire-sockets"],
+    &["bywire-capi", "bywire-eth", "bywire-node", "bywire-ofi", "bywire-python", "bywire-sockets"],
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
     &["bywire-measure", "bywire-report"],

@@ -4,11 +4,13 @@ use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// Crates for unsafe code, then single files with their reason.
-const NAMED: [&str; 26] = [
+const NAMED: [&str; 27] = [
     "crates/bywire-sys/",
     "crates/bywire-ring/",
     "crates/bywire-capi/",
     "crates/bywire-sockets/",
+    // Objects of an interpreter, whose memory the library fills and whose interpreter reads the library's.
+    "crates/bywire-python/",
     // Buffers lent to the program out of shared memory.
     "crates/bywire/src/message/buffer.rs",
     "crates/bywire/src/message/lend.rs",

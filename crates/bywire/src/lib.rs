@@ -67,7 +67,9 @@ pub use message::peer::{Confirm, Owner, Peer, PeerInfo, Priority, TransferId};
 pub use message::region::{Key, Rights};
 pub use message::transfers::NOTE_BYTES_MAX;
 #[doc(hidden)]
-pub use port::{PacketCounts, incarnation, packet_counts, reach_fabric, send_followed_datagram};
+pub use port::{
+    PacketCounts, incarnation, packet_counts, reach_fabric, send_followed_datagram, sleep_ended, spin,
+};
 pub use port::{Port, Statistics};
 #[doc(hidden)]
 pub use shm::{handshake, runtime};

@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 58] = [
+const RULES: [(&str, Rule); 60] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -111,6 +111,12 @@ const RULES: [(&str, Rule); 58] = [
     ("MPIR_CVAR_CH4_NETMOD=", Elsewhere("crates/bywire-ofi/tests/suite/mpich.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
+    ("python3 examples/python/", Elsewhere("crates/bywire-python/tests/suite/examples.rs")),
+    ("python3 -m venv \"$HOME/bywire-python\"", NotRun("the next command needs it")),
+    (
+        "\"$HOME/bywire-python/bin/pip\" install ",
+        NotRun("builds a release for minutes; tests load the module that cargo has built"),
+    ),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     (
@@ -137,7 +143,7 @@ const RULES: [(&str, Rule); 58] = [
 const WHOLE_PAGES: [(&str, &str); 1] = [("docs/tutorial.md", "crates/bywire-cli/tests/suite/tutorial.rs")];
 
 /// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
-const EXAMPLES: [(&str, &str, usize, Rule); 11] = [
+const EXAMPLES: [(&str, &str, usize, Rule); 12] = [
     ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("docs/ethernet.md", "toml", 1, Run(Settings)),
     ("docs/links.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/node.rs")),
@@ -146,6 +152,7 @@ const EXAMPLES: [(&str, &str, usize, Rule); 11] = [
     ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
+    ("docs/python.md", "python", 4, Elsewhere("crates/bywire-python/tests/suite/examples.rs")),
     ("docs/sockets.md", "ini", 1, Elsewhere("crates/bywire-cli/src/service/drop_in.rs")),
     ("docs/sockets.md", "toml", 1, Run(Settings)),
     ("docs/tutorial.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/tutorial.rs")),

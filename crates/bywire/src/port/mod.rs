@@ -16,6 +16,7 @@ mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bywire_ring::doorbell::{self, DOORBELL_BYTES};
 use bywire_ring::memory::Shared;
@@ -26,6 +27,7 @@ use bywire_sys::{clock, process, wake};
 
 use crate::message::address::{Address, PortName};
 use crate::message::error::{OpenError, SendError};
+use crate::message::event::Event;
 use crate::message::lend::Returns;
 use crate::message::options::{PortOptions, Reach, SEND_TOKENS_MAX};
 use crate::message::peer::{Peer, PeerInfo, Priority};
@@ -242,6 +244,18 @@ pub fn packet_counts(port: &Port, peer: Peer) -> Option<PacketCounts> {
         Some(Slot::Wire(remote)) => Some(remote.packet_counts()),
         _ => None,
     }
+}
+
+/// Looks for an event as long as [`Port::wait`] spins before it sleeps. Ends early if something has moved on without an event, as
+/// [`Port::has_progressed`] then says. This is for a program that shares a port between threads, and so sleeps on the descriptor
+/// without the port.
+pub fn spin(port: &mut Port) -> Option<Event> {
+    port.guard.is_owner().then(|| port.spin_once()).flatten()
+}
+
+/// Notes how long such a program has slept, by which the port decides how long to spin.
+pub fn sleep_ended(port: &mut Port, slept: Duration) {
+    port.spin.woken_after(clock::cycles_in(slept));
 }
 
 /// The number that tells this port from earlier ones of its name, which peers find in [`PeerInfo::incarnation`]. This is for

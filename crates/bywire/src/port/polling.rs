@@ -201,9 +201,12 @@ impl Port {
         let index = self.hot.index(place)?;
         let connection = self.slots.ring_at(index)?;
         // What the peer answered before it sent this comes first.
-        if let Err(reason) = connection.receive_short_replies(&mut self.resources) {
-            self.end(index, reason);
-            return self.next_event();
+        match connection.receive_short_replies(&mut self.resources) {
+            Ok(any) => self.progressed |= any,
+            Err(reason) => {
+                self.end(index, reason);
+                return self.next_event();
+            }
         }
         let step = connection.receive(priority, &mut self.resources);
         if let Ok(Step::Event(_)) = &step {

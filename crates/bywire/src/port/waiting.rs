@@ -83,7 +83,7 @@ impl Port {
         }
         let mut deadline = Deadline { timeout, instant: None };
         loop {
-            if let Some(event) = self.spin_for_event(&mut deadline) {
+            if let Some(event) = self.spin_for_event::<false>(&mut deadline) {
                 return Ok(Some(event));
             }
             let rest = deadline.rest();
@@ -186,7 +186,12 @@ impl Port {
         any
     }
 
-    fn spin_for_event(&mut self, deadline: &mut Deadline) -> Option<Event> {
+    /// Spins until there is an event, or until something has moved on without one.
+    pub(super) fn spin_once(&mut self) -> Option<Event> {
+        self.spin_for_event::<true>(&mut Deadline { timeout: None, instant: None })
+    }
+
+    fn spin_for_event<const ENDS_WITH_PROGRESS: bool>(&mut self, deadline: &mut Deadline) -> Option<Event> {
         let budget = self.spin.budget();
         let start = clock::cycles();
         let mut turns = 0u32;
@@ -194,6 +199,9 @@ impl Port {
             if let Some(event) = self.poll_with_quiet(1) {
                 self.spin.paid();
                 return Some(event);
+            }
+            if ENDS_WITH_PROGRESS && self.progressed {
+                return None;
             }
             // Progress does not count as spinning: a long message continues until the time is up.
             if !self.progressed && clock::cycles().wrapping_sub(start) >= budget {
@@ -206,6 +214,9 @@ impl Port {
             if let Some(event) = self.glance() {
                 self.spin.paid();
                 return Some(event);
+            }
+            if ENDS_WITH_PROGRESS && self.progressed {
+                return None;
             }
         }
         if budget > 0 {

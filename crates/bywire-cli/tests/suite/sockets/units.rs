@@ -1,5 +1,12 @@
-//! `bywire service` by the commands of docs/sockets.md, with the units of Debian's packages, under a booted systemd: services are
-//! added, carried, reloaded, restarted, put back and removed. Needs root.
+//! `bywire service` by the commands of docs/sockets.md, with the packages' own units, under a booted systemd: Debian's
+//! Redis, nginx and PostgreSQL are each added, carried, carried after a reload and a restart, checked and removed.
+//! Needs root; `./x test` downloads the packages.
+//!
+//! So are units with sandboxes that need exceptions, and a changed unit. A unit that does not start by `bywire run`,
+//! and one that is interrupted, are put back and run. Masked, absent and unsuitable units are refused. The doctor names
+//! a unit that has not loaded the library. A library on a mount without the right to execute is reported. Apache,
+//! HAProxy, memcached, MariaDB, PHP, PgBouncer and RabbitMQ are installed in the booted root, added, carried, reloaded,
+//! upgraded and removed.
 
 use super::systemd::{booted, ran};
 

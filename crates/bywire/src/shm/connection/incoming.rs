@@ -280,18 +280,21 @@ impl Connection {
         }
     }
 
-    /// Takes the answers that have come, if any are awaited: up to the data of a get, which may be long.
-    pub fn receive_short_replies(&mut self, resources: &mut Resources) -> Result<(), DisconnectReason> {
+    /// Takes the answers that have come, if any are awaited: up to the data of a get, which may be long. Returns whether there
+    /// were some.
+    pub fn receive_short_replies(&mut self, resources: &mut Resources) -> Result<bool, DisconnectReason> {
+        let mut any = false;
         if !self.transfers.awaits_answers() {
-            return Ok(());
+            return Ok(any);
         }
         for _ in 0..ANSWERS_MAX {
             match self.lanes.next_record(LaneName::Reply)? {
                 Some(header) if header.kind & KIND_MASK != GET_DATA => self.receive_reply(resources)?,
                 _ => break,
             };
+            any = true;
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Takes at most one answer off the reply lane.
