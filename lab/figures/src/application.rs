@@ -26,11 +26,13 @@ const RECOVERY: Duration = Duration::from_secs(20);
 /// The user that PostgreSQL runs as if this is root.
 const NOBODY: u32 = 65_534;
 
-/// Which ends of the connections run under `bywire run`.
+/// How the two ends are connected, and which of them run under `bywire run`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Neither end.
+    /// By the kernel's TCP. Neither end.
     Plain,
+    /// By the kernel's Unix socket, if the program has one. Neither end.
+    Unix,
     /// Both ends.
     Carried,
     /// Only the server.
@@ -52,7 +54,7 @@ impl Testbed {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777))?;
         let launch = Launch::new(directory.path(), &launch::find_library()?)?;
         let service = match mode {
-            Mode::Plain => None,
+            Mode::Plain | Mode::Unix => None,
             _ => Some(Killed(launch.start_service(Command::new(std::env::current_exe()?))?)),
         };
         if service.is_some() {
@@ -134,19 +136,23 @@ fn port() -> Result<u16> {
 pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
     let words = format!("-t get -c {connections} -n {} --csv", 100_000 / clients);
     let pinned = clients == 1;
+    let socket = if mode == Mode::Unix { "-s SOCKET " } else { "" };
     let command = match pinned {
-        true => format!("redis-benchmark {words}"),
-        false => format!("{clients} × redis-benchmark {words}, ends not pinned"),
+        true => format!("redis-benchmark {socket}{words}"),
+        false => format!("{clients} × redis-benchmark {socket}{words}, ends not pinned"),
     };
     Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
         let directory = testbed.place("");
-        let serve =
-            format!("{server} --port {port} --bind 127.0.0.1 --save '' --appendonly no --dir '{directory}'");
+        let socket = testbed.place("redis");
+        let serve = format!(
+            "{server} --port {port} --bind 127.0.0.1 --unixsocket '{socket}' --save '' --appendonly no --dir '{directory}'"
+        );
         let _server = testbed.serve(pinned, &serve, port)?;
-        let ask = format!("{benchmark} -p {port} {words}");
+        let address = if mode == Mode::Unix { format!("-s '{socket}'") } else { format!("-p {port}") };
+        let ask = format!("{benchmark} {address} {words}");
         testbed.ask(pinned, &ask, [clients, connections], gets_per_second)
     })
 }
@@ -183,11 +189,12 @@ pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     })
 }
 
-/// PostgreSQL under `pgbench -S` over TCP with 4 clients: transactions per second.
+/// PostgreSQL under `pgbench -S` with 4 clients: transactions per second.
 pub fn postgresql(mode: Mode) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
-    let command = "pgbench -S -n -c 4 -T 1 -h 127.0.0.1";
-    Contestant::of_value(command, Unit::TransactionsPerSecond, move || {
+    let host = if mode == Mode::Unix { "DIRECTORY" } else { "127.0.0.1" };
+    let command = format!("pgbench -S -n -c 4 -T 1 -h {host}");
+    Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
         let postgres = find("postgres", "postgresql")?;
         let pgbench = find("pgbench", "postgresql")?;
         let (testbed, port) = (Testbed::new(mode)?, port()?);
@@ -198,11 +205,12 @@ pub fn postgresql(mode: Mode) -> Contestant {
         let cluster = cluster.borrow();
         let data = cluster.as_ref().context("just made")?.path().join("data");
         let (data, sockets) = (data.display(), testbed.place(""));
+        let host = if mode == Mode::Unix { &sockets } else { "127.0.0.1" };
         let serve = format!("{postgres} -D '{data}' -p {port} -h 127.0.0.1 -k '{sockets}' -c fsync=off");
         let _server = testbed.serve(true, &as_nobody(&serve), port)?;
         await_ready(port)?;
         let ask = |words: &str, connections: u64, rate: fn(&str) -> Result<f64>| {
-            let line = format!("{pgbench} -h 127.0.0.1 -p {port} -U tester {words} postgres");
+            let line = format!("{pgbench} -h '{host}' -p {port} -U tester {words} postgres");
             testbed.ask(true, &as_nobody(&line), [1, connections], rate)
         };
         if is_new {

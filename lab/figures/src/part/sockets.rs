@@ -1,4 +1,4 @@
-//! Sockets over the fabric, each figure beside plain TCP.
+//! Sockets over the fabric, each figure beside plain TCP, and beside Unix sockets where they are the usual way.
 
 use crate::application::{Mode, nginx, postgresql, redis, resident};
 use crate::contestant::{Contest, Contestant};
@@ -9,7 +9,10 @@ pub const PART: Part = Part { name: "sockets", contestants, added: |_| CORES.to_
 /// The text between the requirements and the contestants.
 const CORES: &str = "\nClient and server have a core each, unless their row says otherwise.\n";
 
-const LABORATORY: [(&str, &str); 9] = [
+const LABORATORY: [(&str, &str); 12] = [
+    ("rr unix", "unix rr --size 1"),
+    ("stream unix 64K", "unix stream --size 64KiB"),
+    ("stream unix 1K", "unix stream --size 1KiB"),
     ("rr tcp", "tcp rr --size 1"),
     ("rr tcp epoll", "tcp rr --size 1 --epoll"),
     ("stream tcp 64K", "tcp stream --size 64KiB"),
@@ -33,6 +36,9 @@ fn contestants(pair_seconds: f64) -> Contest {
         contest.add(format!("postgresql {name}"), Ok(postgresql(mode)));
         contest.add(format!("four clients {name}"), Ok(redis(mode, 4, 1)));
     }
+    contest.add("redis unix", Ok(redis(Mode::Unix, 1, 50)));
+    contest.add("postgresql unix", Ok(postgresql(Mode::Unix)));
+    contest.add("four clients unix", Ok(redis(Mode::Unix, 4, 1)));
     contest.add("redis half", Ok(redis(Mode::Half, 1, 50)));
     contest.add("resident", Ok(resident()));
     contest
