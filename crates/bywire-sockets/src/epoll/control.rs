@@ -14,7 +14,7 @@ use crate::connection::readiness::{ALWAYS, IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
-use crate::epoll::{members, nested, order, sets, sleepers};
+use crate::epoll::{members, nested, order, parked, sets, sleepers};
 use crate::memory::arena::{EpollItem, EpollSet};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -55,21 +55,33 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         unsafe { event.read_unaligned().events }
     };
     let Some((name, set)) = descriptors::set(set_fd) else { return outside(socket, &real) };
-    if wanted & EXCLUSIVE != 0 {
-        return outside(socket, &real);
-    }
     sets::note_user(set);
     let held = set.lock.hold();
-    if set.is_shared.load(Ordering::Relaxed) != 0 && operation != libc::EPOLL_CTL_DEL {
+    let place = OpenSet::of(set_fd, name, set);
+    let known = place.find(&socket);
+    let is_outside = wanted & EXCLUSIVE != 0
+        || set.is_shared.load(Ordering::Relaxed) != 0 && operation != libc::EPOLL_CTL_DEL;
+    // To the program it is not there: only the addition of one that can be carried takes it back.
+    let known = match known {
+        Some((at, item))
+            if parked::is_parked(item)
+                && (is_outside || operation != libc::EPOLL_CTL_ADD || !socket.is_carried()) =>
+        {
+            parked::remove(set_fd, set, at, item, None);
+            None
+        }
+        known => known,
+    };
+    if is_outside {
         drop(held);
         return outside(socket, &real);
     }
-    let place = OpenSet::of(set_fd, name, set);
     match operation {
+        libc::EPOLL_CTL_DEL if known.is_some_and(|(_, item)| parked::park(set, item)) => 0,
         libc::EPOLL_CTL_DEL => {
             let status = real();
             if status == 0
-                && let Some((at, item)) = place.find(&socket)
+                && let Some((at, item)) = known
             {
                 place.remove(&socket, at, item);
             }
@@ -78,7 +90,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         _ if event.is_null() => real(),
         libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
             // SAFETY: the program's own event.
-            place.register(socket, operation, unsafe { event.read_unaligned() }, &real)
+            place.register(socket, operation, unsafe { event.read_unaligned() }, known, &real)
         }
         _ => real(),
     }
@@ -111,8 +123,14 @@ impl OpenSet {
         })
     }
 
-    fn register(&self, socket: Socket, operation: i32, event: epoll_event, real: &dyn Fn() -> i32) -> i32 {
-        let known = self.find(&socket);
+    fn register(
+        &self,
+        socket: Socket,
+        operation: i32,
+        event: epoll_event,
+        known: Option<(u32, &'static EpollItem)>,
+        real: &dyn Fn() -> i32,
+    ) -> i32 {
         let connection = match socket.carried() {
             Err(plain) => return self.register_plainly(&plain, operation, event, known),
             Ok(connection) => connection,
@@ -125,8 +143,10 @@ impl OpenSet {
         let wanted = { event.events };
         let found = ready(&connection, wanted);
         let asked = asked(&found, wanted);
+        let parked = known.filter(|(_, item)| parked::is_parked(item));
         let (at, item) = match (known, operation) {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
+            (Some(known), libc::EPOLL_CTL_ADD) if parked.is_some() => known,
             (None, libc::EPOLL_CTL_ADD) => {
                 let Some(new) = claim(&connection) else {
                     connection.bring_back(Reason::Memory);
@@ -140,28 +160,34 @@ impl OpenSet {
         let mut own = epoll_event { events: asked, u64: name(at, item) };
         // The rings know about room, so the kernel often watches nothing else. A one-shot registration that has fired
         // must be armed in the kernel anyway.
-        let is_known = operation == libc::EPOLL_CTL_MOD
+        let is_change = operation == libc::EPOLL_CTL_MOD || parked.is_some();
+        let is_known = is_change
             && wanted & (EDGE | ONCE) == 0
             && item.spent.load(Ordering::Relaxed) == 0
             && item.asked.load(Ordering::Relaxed) == asked;
+        let done = if is_change { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
         let status = match is_known {
             true => 0,
             // SAFETY: a live event.
-            false => unsafe { real::epoll_ctl(self.set_fd, operation, connection.fd, &raw mut own) },
+            false => unsafe { real::epoll_ctl(self.set_fd, done, connection.fd, &raw mut own) },
         };
         if status != 0 {
-            if operation == libc::EPOLL_CTL_ADD {
+            if !is_change {
                 // Release: pairs with the exchange in `registrations::claim`.
                 item.set.store(0, Ordering::Release);
             }
             return status;
         }
-        if operation == libc::EPOLL_CTL_ADD {
+        if !is_change {
             self.link(&connection, at, item);
         }
         item.asked.store(asked, Ordering::Relaxed);
+        if parked.is_some() {
+            item.parked.store(0, Ordering::Relaxed);
+            begin(item, &connection);
+        }
         // A new one begins where it is listed.
-        if operation == libc::EPOLL_CTL_MOD && !order::keeps_place(item, found.bits, wanted) {
+        if is_change && (parked.is_some() || !order::keeps_place(item, found.bits, wanted)) {
             order::begin(item, &connection, found.bits & (wanted | ALWAYS) != 0);
         }
         arm(item, &event, 1);
@@ -250,13 +276,7 @@ impl OpenSet {
         if item.listed.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        let tail = STREAM.tail(&connection.remote);
-        item.seen_tail.store(tail, Ordering::Relaxed);
-        item.seen_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
-        item.seen_ended.store(0, Ordering::Relaxed);
-        item.raised_tail.store(tail as u32, Ordering::Relaxed);
-        item.raised_full.store(connection.shared.full.load(Ordering::Relaxed), Ordering::Relaxed);
-        item.raised_ended.store(0, Ordering::Relaxed);
+        begin(item, connection);
         order::join(self.set, item, connection);
         list::put(&self.set.carried, at, &item.next_of_set);
         doorbell::announce_sleepers(self.set);
@@ -284,6 +304,18 @@ impl OpenSet {
         unlink_from_socket(socket.shared, at);
         free(self.set, at, item);
     }
+}
+
+/// A new registration has reported nothing yet.
+fn begin(item: &EpollItem, connection: &Connection) {
+    let (tail, full) = (STREAM.tail(&connection.remote), connection.shared.full.load(Ordering::Relaxed));
+    item.seen_tail.store(tail, Ordering::Relaxed);
+    item.seen_full.store(full, Ordering::Relaxed);
+    item.seen_ended.store(0, Ordering::Relaxed);
+    item.raised_tail.store(tail as u32, Ordering::Relaxed);
+    item.raised_full.store(full, Ordering::Relaxed);
+    item.raised_ended.store(0, Ordering::Relaxed);
+    item.raised_fresh.store(1, Ordering::Relaxed);
 }
 
 /// Before a socket is carried: every set that holds it hears the doorbell, and the kernel watches fewer events.

@@ -8,6 +8,7 @@ use libc::epoll_event;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::events::ONCE;
 use crate::epoll::members;
+use crate::epoll::parked;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -35,6 +36,10 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
         let Some(set_fd) = here(item) else { return };
         let Some((_, set)) = descriptors::set(set_fd) else { return };
         let _held = set.lock.hold();
+        if parked::is_parked(item) {
+            parked::remove(set_fd, set, at, item, closing);
+            continue;
+        }
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
         let closing = closing.filter(|fd| *fd == item.fd.load(Ordering::Relaxed));
         if is_changed && let Some(fd) = registrations::number(item).or(closing) {
@@ -63,6 +68,7 @@ fn registered(set: &EpollSet, at: u32, item: &EpollItem) -> epoll_event {
 /// A descriptor of a socket is being closed, and still means the socket to the kernel. From now on the kernel reports
 /// its events as to a program without this library, for as long as anybody has the socket.
 pub fn leave_closing(socket: &Socket, is_last: bool) {
+    parked::remove_closing(socket);
     // SeqCst: pairs with the additions in `sockets::duplicate` and `hold::close`.
     let has_others_here = !is_last && socket.local.descriptors.load(Ordering::SeqCst) != 0;
     // Other descriptors here have registrations of their own, which are tracked.
@@ -108,13 +114,15 @@ pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
         if let DescriptorKind::EpollSet(_) = kind
             && is_meant(fd)
             && let Some((name, set)) = descriptors::set(fd)
-            // Erlang starts a helper program that inherits its sets while they are empty, and closes them.
-            && (set.carried.load(Ordering::Relaxed) != 0 || has_registered(name))
         {
-            is_any = true;
-            set.is_shared.store(1, Ordering::Relaxed);
-            // A thread that registers something now is done before this, or sees it.
-            drop(set.lock.hold());
+            parked::remove_all(fd, set);
+            // Erlang starts a helper program that inherits its sets while they are empty, and closes them.
+            if set.carried.load(Ordering::Relaxed) != 0 || has_registered(name) {
+                is_any = true;
+                set.is_shared.store(1, Ordering::Relaxed);
+                // A thread that registers or removes something now is done before this, or sees it.
+                parked::remove_all(fd, set);
+            }
         }
     });
     is_any

@@ -6,6 +6,7 @@ pub mod handover;
 pub mod members;
 pub mod nested;
 pub mod order;
+pub mod parked;
 pub mod registrations;
 pub mod sets;
 pub mod sleepers;

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 
 use crate::epoll::events;
 use crate::epoll::members::{self, SEVERAL, UNKNOWN};
+use crate::epoll::parked;
 use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors;
 use crate::os::{errno, kernel};
@@ -29,6 +30,7 @@ pub fn add(outer_fd: i32, inner_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> 
     // Relaxed, all of them: the kernel orders them before any wait on the outer set, because it adds the inner one
     // afterwards.
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
+    parked::remove_all(inner_fd, found);
     let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
         match status {
@@ -74,12 +76,15 @@ pub fn add(outer_fd: i32, inner_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> 
     status
 }
 
-/// Notes that `poll` watches a set.
-pub fn watch(set: &EpollSet) {
-    if let Some(family) = arena::shared() {
-        // `add` may take back what is found without the lock.
-        let _held = family.nesting.hold();
-        set.nested.store(1, Ordering::Relaxed);
+/// Notes that `poll` watches the set of `fd`.
+pub fn watch(fd: i32, set: &EpollSet) {
+    let Some(family) = arena::shared() else { return };
+    // `add` may take back what is found without the lock.
+    let held = family.nesting.hold();
+    let was_nested = set.nested.swap(1, Ordering::Relaxed);
+    drop(held);
+    if was_nested == 0 {
+        errno::keep(|| parked::remove_all(fd, set));
     }
 }
 

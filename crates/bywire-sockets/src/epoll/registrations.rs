@@ -53,6 +53,7 @@ pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
     if item.listed.swap(0, Ordering::Relaxed) != 0 {
         list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
     }
+    item.parked.store(0, Ordering::Relaxed);
     // Release: pairs with the exchange in `claim`.
     item.set.store(0, Ordering::Release);
 }
@@ -105,6 +106,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
             }
             found.listed.store(0, Ordering::Relaxed);
             found.named.store(0, Ordering::Relaxed);
+            found.parked.store(0, Ordering::Relaxed);
             found.raised_fresh.store(1, Ordering::Relaxed);
             // What another thread was told of its last use does not match this use.
             found.generation.fetch_add(1, Ordering::Relaxed);

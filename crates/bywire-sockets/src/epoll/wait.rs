@@ -15,7 +15,7 @@ use crate::epoll::members::{self, Reported};
 use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{self, Sleeping, Unannounced};
-use crate::epoll::{nested, sets};
+use crate::epoll::{nested, parked, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
@@ -208,6 +208,8 @@ impl View {
                 match registrations::named(data, self.name)
                     .filter(|_| descriptors::set_named(self.name).is_some())
                 {
+                    // The next look removes it from the kernel.
+                    Some(item) if parked::is_parked(item) => continue,
                     Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
                         item.spent.store(1, Ordering::Relaxed);
                         event.u64 = item.data.load(Ordering::Relaxed);
@@ -285,6 +287,10 @@ impl View {
             self.leave(at);
             return 0;
         };
+        if parked::is_parked(item) {
+            parked::remove(self.set_fd, self.set, at, item, None);
+            return 0;
+        }
         let Some(due) = self.due(at, item, true) else { return 0 };
         place.write(self.report(item, &due));
         order::report_alone(item);
@@ -303,10 +309,16 @@ impl View {
                 self.rotate(at, last);
                 break;
             }
+            let next = list::step(&item.next_of_set);
+            if parked::is_parked(item) {
+                parked::remove(self.set_fd, self.set, at, item, None);
+                at = next;
+                continue;
+            }
             if let Some(due) = self.due(at, item, false) {
                 first.put(due);
             }
-            (last, at) = (at, list::step(&item.next_of_set));
+            (last, at) = (at, next);
         }
         if first.leaves_any() {
             self.is_left.set(true);

@@ -356,6 +356,8 @@ pub struct EpollItem {
     pub settled: AtomicU8,
     /// It is in the set's list of carried sockets.
     pub listed: AtomicU8,
+    /// The program has removed it, and the kernel still has it; see [`crate::epoll::parked`].
+    pub parked: AtomicU8,
     /// `SharedSocket::ended` as reported.
     pub seen_ended: AtomicU8,
     /// It was reported level-triggered, and no look has found it without events since.

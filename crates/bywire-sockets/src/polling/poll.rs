@@ -159,7 +159,7 @@ fn enter(fd: i32) -> bool {
         // A thread that watches a set hears the doorbell: what is in the set may become carried at any moment.
         DescriptorKind::EpollSet(_) => {
             let Some((_, set)) = descriptors::set(fd) else { return true };
-            nested::watch(set);
+            nested::watch(fd, set);
             doorbell::make_page();
             false
         }

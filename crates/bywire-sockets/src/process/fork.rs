@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use crate::connection::{idle_memory, outcome, sockets};
-use crate::epoll::sets;
+use crate::epoll::{parked, sets};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
 use crate::pairing::offer;
@@ -35,6 +35,7 @@ pub extern "C" fn before_fork() {
     if own_call::are_over() {
         return;
     }
+    parked::remove_everywhere();
     let fork = descriptors::begin_fork();
     sockets::count_fork(fork);
     sets::count_fork(fork);
@@ -68,6 +69,8 @@ pub extern "C" fn after_fork_in_parent() {
     }
     close_end(1);
     descriptors::end_fork();
+    // Another thread may have parked one meanwhile.
+    parked::remove_everywhere();
 }
 
 /// Forks by `real`. The fork handlers are not told whether the fork has failed; the caller of `real` is.

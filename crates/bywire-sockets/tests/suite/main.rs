@@ -17,6 +17,7 @@ mod nested;
 mod numbers;
 mod outlived;
 mod owing;
+mod parked;
 mod programs;
 mod random;
 mod random_programs;
