@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bywire_measure::interrupt::{Leader, awaited};
 use bywire_measure::namespaces::Killed;
 use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::protocol::SPIN_VARIABLE;
 use bywire_pairing::status;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
@@ -35,8 +36,16 @@ pub enum Mode {
     Unix,
     /// Both ends.
     Carried,
+    /// Both ends, which sleep without spinning before.
+    Asleep,
     /// Only the server.
     Half,
+}
+
+impl Mode {
+    fn is_carried(self) -> bool {
+        matches!(self, Self::Carried | Self::Asleep)
+    }
 }
 
 /// The directory of both ends and, if an end is carried, its pairing service. The target is the server.
@@ -76,8 +85,11 @@ impl Testbed {
     /// A program as that end, on the end's own core if `pinned`.
     pub fn command(&self, end: End, pinned: bool, line: &str) -> Result<Command> {
         let mut command = process::command(None, pinned.then(|| process::core(end)), line)?;
-        if self.mode == Mode::Carried || (self.mode == Mode::Half && end == End::Target) {
+        if self.mode.is_carried() || (self.mode == Mode::Half && end == End::Target) {
             self.launch.prepare(&mut command);
+        }
+        if self.mode == Mode::Asleep {
+            command.env(SPIN_VARIABLE, "0");
         }
         Ok(command)
     }
@@ -109,11 +121,11 @@ impl Testbed {
         let rates = running.into_iter().map(|client| rate(&client.printed("a client", TIMEOUT)?));
         let rates = rates.collect::<Result<Vec<_>>>()?;
         let carried = self.carried_ever()? - before;
-        if self.mode == Mode::Carried && carried < connections {
+        if self.mode.is_carried() && carried < connections {
             let status = status::query(self.launch.service())?;
             bail!("{carried} of {connections} connections were carried: {:?}", status.not_carried);
         }
-        ensure!(self.mode == Mode::Carried || carried == 0, "{carried} connections were carried");
+        ensure!(self.mode.is_carried() || carried == 0, "{carried} connections were carried");
         Ok(rates.iter().sum())
     }
 

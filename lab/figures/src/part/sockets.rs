@@ -39,6 +39,8 @@ fn contestants(pair_seconds: f64) -> Contest {
     contest.add("redis unix", Ok(redis(Mode::Unix, 1, 50)));
     contest.add("postgresql unix", Ok(postgresql(Mode::Unix)));
     contest.add("four clients unix", Ok(redis(Mode::Unix, 4, 1)));
+    contest.add("redis asleep", Ok(redis(Mode::Asleep, 1, 50)));
+    contest.add("postgresql asleep", Ok(postgresql(Mode::Asleep)));
     contest.add("redis half", Ok(redis(Mode::Half, 1, 50)));
     contest.add("resident", Ok(resident()));
     contest
