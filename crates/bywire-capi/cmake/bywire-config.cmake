@@ -5,20 +5,19 @@
 #
 # bywire.hpp requires C++20: target_compile_features(program PRIVATE cxx_std_20).
 
-# This file moves with its installation, which is three directories above. In /lib, where that is a link to /usr/lib, it
-# lies below /usr all the same.
-get_filename_component(_bywire_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-get_filename_component(_bywire_here "${CMAKE_CURRENT_LIST_DIR}" REALPATH)
-get_filename_component(_bywire_installed "@PREFIX@/lib/cmake/bywire" REALPATH)
-if(_bywire_here STREQUAL _bywire_installed)
-  set(_bywire_prefix "@PREFIX@")
+# This file moves with its installation: libraries are two directories above, which are `lib` or, as Debian has it,
+# `lib/x86_64-linux-gnu`. Links are followed first, as /lib may be one to /usr/lib.
+get_filename_component(_bywire_lib "${CMAKE_CURRENT_LIST_DIR}" REALPATH)
+get_filename_component(_bywire_lib "${_bywire_lib}/../.." ABSOLUTE)
+get_filename_component(_bywire_include "${_bywire_lib}/../include" ABSOLUTE)
+if(NOT EXISTS "${_bywire_include}/bywire.h")
+  get_filename_component(_bywire_include "${_bywire_lib}/../../include" ABSOLUTE)
 endif()
 
-foreach(_bywire_file lib/@SHARED@ include/bywire.h include/bywire.hpp)
-  if(NOT EXISTS "${_bywire_prefix}/${_bywire_file}")
+foreach(_bywire_file "${_bywire_lib}/@SHARED@" "${_bywire_include}/bywire.h" "${_bywire_include}/bywire.hpp")
+  if(NOT EXISTS "${_bywire_file}")
     set(${CMAKE_FIND_PACKAGE_NAME}_FOUND FALSE)
-    set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE
-        "${_bywire_prefix}/${_bywire_file} is missing: install Bywire again")
+    set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE "${_bywire_file} is missing: install Bywire again")
     return()
   endif()
 endforeach()
@@ -26,21 +25,20 @@ endforeach()
 if(NOT TARGET bywire::bywire)
   add_library(bywire::bywire SHARED IMPORTED)
   set_target_properties(bywire::bywire PROPERTIES
-    IMPORTED_LOCATION "${_bywire_prefix}/lib/@SHARED@"
+    IMPORTED_LOCATION "${_bywire_lib}/@SHARED@"
     IMPORTED_SONAME "@SONAME@"
-    INTERFACE_INCLUDE_DIRECTORIES "${_bywire_prefix}/include")
+    INTERFACE_INCLUDE_DIRECTORIES "${_bywire_include}")
 endif()
 
-if(NOT TARGET bywire::static AND EXISTS "${_bywire_prefix}/lib/libbywire.a")
+if(NOT TARGET bywire::static AND EXISTS "${_bywire_lib}/libbywire.a")
   add_library(bywire::static STATIC IMPORTED)
   set_target_properties(bywire::static PROPERTIES
-    IMPORTED_LOCATION "${_bywire_prefix}/lib/libbywire.a"
+    IMPORTED_LOCATION "${_bywire_lib}/libbywire.a"
     IMPORTED_LINK_INTERFACE_LANGUAGES "C"
     INTERFACE_LINK_LIBRARIES "@LIBRARIES@"
-    INTERFACE_INCLUDE_DIRECTORIES "${_bywire_prefix}/include")
+    INTERFACE_INCLUDE_DIRECTORIES "${_bywire_include}")
 endif()
 
-unset(_bywire_prefix)
-unset(_bywire_here)
-unset(_bywire_installed)
+unset(_bywire_lib)
+unset(_bywire_include)
 unset(_bywire_file)

@@ -117,7 +117,7 @@ fn install_for_c(libraries: &Path, installation: &mut Installation, prefix: &Pat
         installation.write(&format!("include/{path}"), header)?;
     }
     for (name, text) in CMAKE_FILES {
-        installation.write(&format!("lib/cmake/bywire/{name}"), &cmake_file(text, prefix, &soname, &full))?;
+        installation.write(&format!("lib/cmake/bywire/{name}"), &cmake_file(text, &soname, &full))?;
     }
     installation.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
@@ -273,16 +273,10 @@ fn package(prefix: &Path) -> String {
     )
 }
 
-/// A file of the package of CMake, which knows where it was installed.
-fn cmake_file(text: &str, prefix: &Path, soname: &str, shared: &str) -> String {
+/// A file of the package of CMake.
+fn cmake_file(text: &str, soname: &str, shared: &str) -> String {
     let libraries = LIBRARIES_PRIVATE.replace(' ', ";");
-    let prefix = prefix.display().to_string();
-    let words = [
-        ("@PREFIX@", prefix.trim_end_matches('/')),
-        ("@SONAME@", soname),
-        ("@SHARED@", shared),
-        ("@LIBRARIES@", &libraries),
-        ("@VERSION@", VERSION),
-    ];
+    let words =
+        [("@SONAME@", soname), ("@SHARED@", shared), ("@LIBRARIES@", &libraries), ("@VERSION@", VERSION)];
     words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
 }

@@ -2,6 +2,7 @@
 //! libraries, and is refused another version. The package works from the place to which its installation has moved.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -66,12 +67,14 @@ fn the_project_of_the_examples_is_built_against_the_shared_library() {
     let installed = Installed::new();
     let files = ["cpp/CMakeLists.txt", "cpp/echo.cpp", "cpp/ask.cpp"];
     check_project(&installed, &project(&installed, "shared", &files, None), installed.path());
-    // Moved to another place, such as the root of a container.
+    // Moved to another root, as Debian's packages have it: `lib` is a link to `usr/lib`, and libraries are in a directory
+    // named after the machine.
     let moved = installed.path().join("moved");
-    fs::create_dir(&moved).expect("made");
-    for directory in ["include", "lib"] {
-        fs::rename(installed.path().join(directory), moved.join(directory)).expect("moved");
-    }
+    fs::create_dir_all(moved.join("usr/lib")).expect("made");
+    symlink("usr/lib", moved.join("lib")).expect("a link");
+    let machine = succeed(Command::new("gcc").arg("-dumpmachine"));
+    fs::rename(installed.path().join("include"), moved.join("usr/include")).expect("moved");
+    fs::rename(installed.path().join("lib"), moved.join("usr/lib").join(machine.trim())).expect("moved");
     check_project(&installed, &project(&installed, "again", &files, None), &moved);
 }
 

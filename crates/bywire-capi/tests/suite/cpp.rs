@@ -143,7 +143,7 @@ fn every_enumerator_and_function_of_c_reaches_cpp() {
     let [c, cpp, result] = ["bywire.h", "bywire.hpp", "bywire/result.hpp"].map(header);
     let all = format!("{cpp}{result}");
     let mut count = 0;
-    for name in c.lines().filter_map(|line| line.trim().strip_prefix("BW_")?.split(" = ").next()) {
+    for name in c.lines().filter_map(|line| Some(line.trim().strip_prefix("BW_")?.split_once(" = ")?.0)) {
         // Options keep the names of C, as they are fields of C.
         if ["ADMIT_", "REACH_"].iter().any(|options| name.starts_with(options)) {
             continue;

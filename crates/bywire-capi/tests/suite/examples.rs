@@ -97,7 +97,8 @@ fn echo_servers_outlive_clients_that_die_or_do_not_read() {
     {
         let [server, client] =
             [server, client].map(|name| installed.build(compiler, &[standard], &example(name)));
-        let start = |program: &Path, arguments: &[&str]| Running::start(installed.command(program, arguments));
+        let start =
+            |program: &Path, arguments: &[&str]| Running::start(installed.command(program, arguments));
         let mut server = start(&server, &[]);
         assert!(server.line().ends_with("/echo"));
         let vanishing = start(&vanishing, &["localhost/echo", "1000000000"]);

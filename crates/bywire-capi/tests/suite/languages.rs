@@ -13,13 +13,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A language, and how its program of this name is started: a file, and what stands before its arguments.
+/// A language, with `echo` and `ask` in it: each a program, or an interpreter and a script.
 struct Language {
     name: &'static str,
     programs: [Vec<PathBuf>; 2],
 }
 
-fn native(installed: &Installed, name: &'static str, compiler: &str, standard: &str, paths: [&str; 2]) -> Language {
+fn native(
+    installed: &Installed,
+    name: &'static str,
+    compiler: &str,
+    standard: &str,
+    paths: [&str; 2],
+) -> Language {
     let programs =
         paths.map(|path| vec![installed.build(compiler, &[standard], &root().join("examples").join(path))]);
     Language { name, programs }
@@ -58,8 +64,8 @@ fn python(installed: &Installed) -> Option<Language> {
         }
     }
     fs::copy(module, package.join("_bywire.abi3.so")).expect("copied");
-    let programs = ["echo", "ask"]
-        .map(|name| vec!["python3".into(), root().join(format!("examples/python/{name}.py"))]);
+    let programs =
+        ["echo", "ask"].map(|name| vec!["python3".into(), root().join(format!("examples/python/{name}.py"))]);
     Some(Language { name: "Python", programs })
 }
 
