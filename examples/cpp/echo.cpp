@@ -1,5 +1,5 @@
-/* A server that sends every message back, of whatever length, and outlives its clients. `ask` is a client, in C++ and in
- * every other language of examples.
+/* A server that sends every message back, of whatever length, and outlives its clients. `ask` is a client, in C++ and
+ * in every other language of examples.
  *
  *     c++ -std=c++20 echo.cpp -o echo $(pkg-config --cflags --libs bywire)
  *     ./echo                serves as `localhost/echo`
@@ -76,7 +76,8 @@ public:
 private:
     void reply(const bywire::event &message) {
         const bool is_short = message.bytes().size() <= BW_FRAGMENT_BYTES;
-        const auto sent = is_short ? port_.send(message.peer(), message.bytes(), message.priority()) : reply_long(message);
+        const auto sent =
+            is_short ? port_.send(message.peer(), message.bytes(), message.priority()) : reply_long(message);
         /* A client that does not read its answers is disconnected, so that it cannot hold up others. */
         if (!sent)
             check(port_.disconnect(message.peer()));

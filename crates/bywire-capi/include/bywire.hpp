@@ -128,7 +128,7 @@ template <class T>
 [[nodiscard]] std::span<const std::byte> bytes_of(const T &object) noexcept {
     return std::as_bytes(std::span<const T, 1>(&object, 1));
 }
-/* Not of a temporary, which would be gone. */
+/* A temporary has no bytes to give, as it ends at once. */
 template <class T>
     requires std::is_trivially_copyable_v<T> && (!std::is_convertible_v<const T &, std::string_view>)
 std::span<const std::byte> bytes_of(const T &&object) = delete;
@@ -224,10 +224,10 @@ private:
 
 } // namespace detail
 
-/* ---- What a program holds ---- */
+/* ---- Objects that hold something ---- */
 
 /* A connection that ends with its object (bw_disconnect). It stands wherever a peer does. Empty once its port is
-   closed. */
+   closed. If the peer ends it, event_kind::disconnected says so, and calls return the reason. */
 class connection {
 public:
     connection() noexcept = default;
@@ -247,7 +247,7 @@ public:
     /* The peer, or an empty one. */
     [[nodiscard]] bywire::peer peer() const noexcept { return place_.port() ? peer_ : bywire::peer(); }
     operator bywire::peer() const & noexcept { return peer(); }
-    /* Not of a temporary: it ends here, and its peer with it. */
+    /* A temporary has no peer to give: it ends at once, and its connection with it. */
     operator bywire::peer() const && = delete;
     [[nodiscard]] explicit operator bool() const noexcept { return place_.port() != nullptr; }
     /* Ends the connection now, and does nothing if it is empty. */
@@ -386,7 +386,7 @@ private:
     std::size_t size_bytes_ = 0;
 };
 
-/* Memory shared with one peer, in equal blocks that can be lent to it, until the object ends (bw_heap_close). Its blocks
+/* Memory shared with one peer, in equal blocks that can be lent to it, until the object ends (bw_heap_close). Blocks
    may outlive it. */
 class heap {
 public:
@@ -421,7 +421,7 @@ private:
     bw_heap_t *handle_ = nullptr;
 };
 
-/* What happened at a port: a message, or news of a peer or a transfer (bw_event_t). bytes() and text() are valid until
+/* News of a port: a message, or the news of a peer or a transfer (bw_event_t). bytes() and text() are valid until
    the port's next poll, poll_arrived, wait or release_event, unless they are in posted memory. A lent message that was
    not taken goes back with the event. */
 class event {
@@ -452,7 +452,7 @@ public:
     [[nodiscard]] explicit operator bool() const noexcept { return kind() != event_kind::none; }
     /* Why a transfer failed, or a peer has gone; errc::ok otherwise. */
     [[nodiscard]] error status() const noexcept { return error(raw_.status); }
-    /* Who sent the message or has come or gone. Empty for the end of a transfer. */
+    /* The peer that sent the message, or has come or gone. Empty for the end of a transfer. */
     [[nodiscard]] bywire::peer peer() const noexcept { return bywire::peer(raw_.peer); }
     [[nodiscard]] transfer_id transfer() const noexcept { return static_cast<transfer_id>(raw_.transfer); }
     [[nodiscard]] bywire::priority priority() const noexcept { return static_cast<bywire::priority>(raw_.priority); }
@@ -516,7 +516,7 @@ public:
     /* Its name and its address `node/port`, valid until it is closed; null if empty. */
     [[nodiscard]] const char *name() const noexcept { return bw_port_name(handle()); }
     [[nodiscard]] const char *address() const noexcept { return bw_port_address(handle()); }
-    /* What it was opened with; texts are valid until it is closed (bw_port_options). */
+    /* The options that it was opened with; their texts are valid until it is closed (bw_port_options). */
     [[nodiscard]] result<port_options> options() const noexcept {
         port_options known;
         const int code = bw_port_options(handle(), &known, sizeof(bw_port_options_t));
@@ -639,8 +639,8 @@ public:
                                           std::span<const std::byte> data, priority lane = priority::low) noexcept {
         return put_with(to, key, offset, data, nullptr, 0, lane);
     }
-    /* The same, and notifies the peer after the data is visible: event_kind::notified, with this note of up to
-       BW_NOTE_BYTES_MAX bytes, which are copied. */
+    /* Puts as `put` does, and notifies the peer after the data is visible: event_kind::notified, with this note of up
+       to BW_NOTE_BYTES_MAX bytes, which are copied. */
     [[nodiscard]] result<transfer_id> put_notify(peer to, region_key key, std::uint64_t offset,
                                                  std::span<const std::byte> data, std::span<const std::byte> note,
                                                  priority lane = priority::low) noexcept {

@@ -25,7 +25,7 @@
 namespace bywire {
 inline namespace BYWIRE_RESULTS {
 
-/* What went wrong: the codes of bw_error_t, which has a sentence for each. A newer library may return others. */
+/* Reasons of failures: the codes of bw_error_t, with a sentence for each. A newer library may return others. */
 enum class errc : int {
     ok = BW_OK,
     argument = BW_ERROR_ARGUMENT,
@@ -86,11 +86,11 @@ class error {
 public:
     constexpr error() noexcept = default;
     constexpr error(errc code) noexcept : code_(code) {}
-    /* Of what a function of bywire.h has returned, or the status of its event. */
+    /* `code` is the result of a function of bywire.h, or the status of its event. */
     constexpr explicit error(int code) noexcept : code_(static_cast<errc>(code < 0 ? code : 0)) {}
 
     [[nodiscard]] constexpr errc code() const noexcept { return code_; }
-    /* What happened and what to do, without particulars. Never null, valid forever (bw_error_text). */
+    /* The sentence for the code: what happened and what to do. Never null, valid forever (bw_error_text). */
     [[nodiscard]] const char *text() const noexcept { return bw_error_text(static_cast<int>(code_)); }
     [[nodiscard]] constexpr explicit operator bool() const noexcept { return code_ != errc::ok; }
     friend constexpr bool operator==(const error &, const error &) noexcept = default;

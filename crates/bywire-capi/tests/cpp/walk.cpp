@@ -1,4 +1,4 @@
-/* Every class and every call of bywire.hpp, between two ports of one thread, so that every step is the program's own. */
+/* Every class and every call of bywire.hpp, between two ports of one thread, so that each step is the program's own. */
 
 #include <bywire.hpp>
 
@@ -54,7 +54,7 @@ void *operator new(std::size_t size) {
 void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 
-/* ---- What does not compile ---- */
+/* ---- Calls that do not compile ---- */
 
 template <class T>
 constexpr bool moves_only = std::is_nothrow_default_constructible_v<T> && std::is_nothrow_move_constructible_v<T> &&
@@ -79,7 +79,8 @@ constexpr bool can_put = requires(bywire::port &port, Bytes &&bytes) {
 template <class T> constexpr bool has_bytes = requires(T &&object) { bywire::bytes_of(std::forward<T>(object)); };
 static_assert(can_send_buffer<std::vector<std::byte> &> && !can_send_buffer<std::vector<std::byte>>);
 static_assert(can_send_buffer<std::span<std::byte>> && can_send_buffer<std::array<std::byte, 4> &>);
-static_assert(can_put<std::vector<std::byte> &> && !can_put<std::vector<std::byte>> && !can_put<std::array<std::byte, 4>>);
+static_assert(can_put<std::vector<std::byte> &> && !can_put<std::vector<std::byte>>);
+static_assert(!can_put<std::array<std::byte, 4>>);
 static_assert(has_bytes<int &> && !has_bytes<int> && !has_bytes<std::vector<int> &> && !has_bytes<int *&>);
 
 static_assert(bywire::forever.us() == BW_FOREVER && bywire::timeout(std::chrono::hours::max()).us() == BW_FOREVER);
@@ -485,7 +486,7 @@ static void lending() {
     CHECK(pthread_create(&thread, nullptr, read_lent, &taken) == 0 && pthread_join(thread, nullptr) == 0);
     CHECK(!taken);
     block = come_back(heap);
-    /* What is left in an event goes back with it. */
+    /* A message that is left in an event goes back with it. */
     lend(block);
     expect(b, event_kind::lent, &a);
     block = come_back(heap);

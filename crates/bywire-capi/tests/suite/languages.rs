@@ -31,7 +31,7 @@ fn native(
     Language { name, programs }
 }
 
-/// What cargo has built of `bywire-examples`: `cargo test -p bywire-capi` alone does not build it.
+/// The programs of `bywire-examples`, if cargo has built them: `cargo test -p bywire-capi` alone does not.
 fn rust() -> Option<Language> {
     let test = std::env::current_exe().expect("this program");
     let built = test.ancestors().nth(2).expect("a directory that cargo built");
