@@ -1,4 +1,4 @@
-//! What the examples in Rust and in C have in common: how they are run, and what the same program must do in either.
+//! What the examples in Rust, C and C++ have in common: how they are run, and what the same program must do in each.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -75,6 +75,16 @@ pub fn check_requests(start: impl Fn(&[&str]) -> Running) {
     let lines: Vec<String> = (0..8).map(|_| server.line()).collect();
     assert_eq!(lines.iter().filter(|line| line.starts_with("serving ")).count(), 4, "{lines:?}");
     assert_eq!(lines.iter().filter(|line| line.starts_with("a client has gone: ")).count(), 4, "{lines:?}");
+}
+
+/// `echo` and `ask`, in whatever language each is written.
+pub fn check_echo(serve: impl FnOnce(&[&str]) -> Running, ask: impl Fn(&[&str]) -> Running) {
+    let mut server = serve(&[]);
+    let line = server.line();
+    assert!(line.starts_with("serving ") && line.ends_with("/echo"), "{line}");
+    for _ in 0..2 {
+        assert_eq!(ask(&[]).finish(), "5 bytes back\n5000 bytes back\n");
+    }
 }
 
 /// `ring`, which passes its counter round.

@@ -9,7 +9,7 @@ const EMPTY_NAMES: [&str; 8] = ["common", "helper", "helpers", "misc", "stuff", 
 /// One breach per empty name of a file, directory or inline module, and per function named `get_…`.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
-    for (path, text) in tree.ending_in(&[".rs", ".c", ".h", ".sh"]) {
+    for (path, text) in tree.ending_in(&[".rs", ".c", ".cpp", ".h", ".hpp", ".sh"]) {
         let parts = path.split('/').map(|part| part.split('.').next().unwrap_or(part));
         if let Some(name) = parts.into_iter().find(|part| EMPTY_NAMES.contains(part)) {
             breaches.push(breach(path, 0, format!("{name:?} says nothing: name it for what it holds")));

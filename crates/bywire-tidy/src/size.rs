@@ -8,7 +8,7 @@ const LINES_MAX: usize = 800;
 
 /// One breach per file that is too long.
 pub fn check(tree: &Tree) -> Vec<Breach> {
-    let sources = tree.ending_in(&[".rs", ".c", ".h", ".sh"]);
+    let sources = tree.ending_in(&[".rs", ".c", ".cpp", ".h", ".hpp", ".sh"]);
     let sources = sources.filter(|(path, _)| !path.contains("/tests/") && !path.ends_with("/tests.rs"));
     let lengths = sources.map(|(path, text)| (path, lines_without_tests(text)));
     let long = lengths.filter(|(_, lines)| *lines > LINES_MAX);

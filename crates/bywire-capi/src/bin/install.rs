@@ -1,4 +1,5 @@
-//! Puts libbywire, bywire.h and bywire.pc where a compiler finds them, and the command where a shell does.
+//! Puts libbywire, its headers and its descriptions for pkg-config and CMake where a compiler finds them, and the command
+//! where a shell does.
 //!
 //! It keeps a list of everything that it has put there, by which `./x uninstall` removes it.
 
@@ -12,6 +13,17 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 
 const HEADER: &str = include_str!("../../include/bywire.h");
+/// All headers, by their paths below `include`.
+const HEADERS: [(&str, &str); 3] = [
+    ("bywire.h", HEADER),
+    ("bywire.hpp", include_str!("../../include/bywire.hpp")),
+    ("bywire/result.hpp", include_str!("../../include/bywire/result.hpp")),
+];
+/// The package of CMake, below `lib/cmake/bywire`. [`cmake_file`] fills in the words between `@`.
+const CMAKE_FILES: [(&str, &str); 2] = [
+    ("bywire-config.cmake", include_str!("../../cmake/bywire-config.cmake")),
+    ("bywire-config-version.cmake", include_str!("../../cmake/bywire-config-version.cmake")),
+];
 /// The units for systemd, by their places below its directory.
 const UNITS: [(&str, &str); 5] = [
     ("system/bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
@@ -33,8 +45,8 @@ const PREFIX: &str = "./";
 /// The system's libraries that the static library needs.
 const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
-/// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h and
-/// lib/pkgconfig/bywire.pc. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
+/// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h, include/bywire.hpp,
+/// lib/pkgconfig/bywire.pc and lib/cmake/bywire. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
 /// lib/systemd, lib/bywire/libbywire_sockets.so for `bywire run`, and lib/bywire/libfabric/libbywire-fi.so for MPI programs. Cargo
 /// builds both for release, unless --libraries or --command names one of them, which then is all that is installed.
 #[derive(Parser)]
@@ -95,12 +107,18 @@ fn install(arguments: Arguments) -> Result<()> {
 fn install_for_c(libraries: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
     let abi = HEADER.split("#define BW_ABI_VERSION ").nth(1).and_then(|rest| rest.split_whitespace().next());
     let abi = abi.context("bywire.h has no BW_ABI_VERSION")?;
-    let full = format!("libbywire.so.{abi}.{VERSION}");
+    let soname = format!("libbywire.so.{abi}");
+    let full = format!("{soname}.{VERSION}");
     installation.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
-    installation.link(&full, &format!("lib/libbywire.so.{abi}"))?;
+    installation.link(&full, &format!("lib/{soname}"))?;
     installation.link(&full, "lib/libbywire.so")?;
     installation.copy(&libraries.join("libbywire_capi.a"), "lib/libbywire.a")?;
-    installation.write("include/bywire.h", HEADER)?;
+    for (path, header) in HEADERS {
+        installation.write(&format!("include/{path}"), header)?;
+    }
+    for (name, text) in CMAKE_FILES {
+        installation.write(&format!("lib/cmake/bywire/{name}"), &cmake_file(text, &soname, &full))?;
+    }
     installation.write("lib/pkgconfig/bywire.pc", &package(prefix))
 }
 
@@ -253,4 +271,12 @@ fn package(prefix: &Path) -> String {
          Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -lbywire\nLibs.private: {LIBRARIES_PRIVATE}\n",
         prefix.display()
     )
+}
+
+/// A file of the package of CMake.
+fn cmake_file(text: &str, soname: &str, shared: &str) -> String {
+    let libraries = LIBRARIES_PRIVATE.replace(' ', ";");
+    let words =
+        [("@SONAME@", soname), ("@SHARED@", shared), ("@LIBRARIES@", &libraries), ("@VERSION@", VERSION)];
+    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
 }

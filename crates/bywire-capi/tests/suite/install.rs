@@ -54,6 +54,9 @@ fn destdir_is_prepended_to_the_prefix() {
     assert!(install.output().expect("run").status.success());
     let text = fs::read_to_string(root.path().join("usr/lib/pkgconfig/bywire.pc")).expect("installed");
     assert!(text.starts_with("prefix=/usr\n"), "{text}");
+    let text = fs::read_to_string(root.path().join("usr/lib/cmake/bywire/bywire-config.cmake"));
+    let text = text.expect("installed");
+    assert!(text.contains("\"libbywire.so.0\"") && !text.contains('@'), "{text}");
 }
 
 /// A prefix with a file of its owner's in `lib`, and an installation of the libraries and of a command.
@@ -98,7 +101,9 @@ impl Prefix {
 fn only_installed_files_are_removed() {
     let prefix = Prefix::installed();
     let provider = "lib/bywire/libfabric/libbywire-fi.so";
-    for name in ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1", provider] {
+    let for_cpp = ["include/bywire.hpp", "include/bywire/result.hpp", "lib/cmake/bywire/bywire-config.cmake"];
+    let others = ["include/bywire.h", "lib/libbywire.so", "bin/bywire", "share/man/man1/bywire.1", provider];
+    for name in for_cpp.into_iter().chain(others) {
         assert!(prefix.path(name).exists(), "{name}");
     }
     for manager in ["system", "user"] {

@@ -2,7 +2,7 @@
 //! machine, and only the address differs. Needs root.
 //!
 //! They are the contract's test between two ports (in C encrypted and in C++ plain, both of both in a soak), two
-//! processes of which one is killed, and the examples. Lending is refused by its code.
+//! processes of which one is killed, and the examples in both. Lending is refused by its code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,4 +108,23 @@ fn two_chat_programs_exchange_lines_while_reading_the_keyboard() {
     let installed = Installed::new();
     let program = installed.compile(&source("../../examples/c/chat.c"), "c11");
     between(|network| running::check_chat(starter(&installed, &program, network)));
+}
+
+#[test]
+fn an_echo_server_in_cpp_answers_clients_of_another_machine() {
+    let installed = Installed::new();
+    let program = |name: &str, words: &[&str], compiler: &str| {
+        installed.build(compiler, words, &source("../../examples").join(name))
+    };
+    let server = program("cpp/echo.cpp", &["-std=c++20"], "g++");
+    let clients = [program("cpp/ask.cpp", &["-std=c++20"], "g++"), program("c/ask.c", &["-std=c11"], "cc")];
+    between(|network| {
+        let [here, there] = &network.machines[..] else { unreachable!() };
+        for client in &clients {
+            running::check_echo(
+                |_| start(&installed, &server, there, &["--fabric"]),
+                |_| start(&installed, client, here, &["b/echo"]),
+            );
+        }
+    });
 }

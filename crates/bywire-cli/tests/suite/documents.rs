@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 60] = [
+const RULES: [(&str, Rule); 63] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -119,6 +119,9 @@ const RULES: [(&str, Rule); 60] = [
     ),
     ("export PKG_CONFIG_PATH=", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("cc hello.c ", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
+    ("c++ -std=c++20 hello.cpp ", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
+    ("cmake -S examples/cpp ", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
+    ("cmake --build build", Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     (
         "cargo run --release -p bywire-examples --bin echo -- --fabric",
         Elsewhere("examples/rust/tests/suite/machines.rs"),
@@ -143,8 +146,10 @@ const RULES: [(&str, Rule); 60] = [
 const WHOLE_PAGES: [(&str, &str); 1] = [("docs/tutorial.md", "crates/bywire-cli/tests/suite/tutorial.rs")];
 
 /// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
-const EXAMPLES: [(&str, &str, usize, Rule); 12] = [
+const EXAMPLES: [(&str, &str, usize, Rule); 14] = [
     ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
+    ("docs/c.md", "cmake", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
+    ("docs/c.md", "cpp", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("docs/ethernet.md", "toml", 1, Run(Settings)),
     ("docs/links.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/node.rs")),
     ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/suite/programs.rs")),

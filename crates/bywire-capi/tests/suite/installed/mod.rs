@@ -57,6 +57,16 @@ impl Installed {
         program
     }
 
+    /// A program of a source of this name's language, as a compiler makes it by these words. Its warnings are errors.
+    pub fn build(&self, compiler: &str, words: &[&str], source: &Path) -> PathBuf {
+        let mut program = self.path().join(source.file_name().expect("a name")).into_os_string();
+        program.push("-program");
+        let mut command = Command::new(compiler);
+        command.args(WARNINGS).arg("-pthread").args(words).arg(source).arg("-o").arg(&program);
+        succeed(command.args(self.pkg_config(&["--cflags", "--libs"])));
+        program.into()
+    }
+
     fn pkg_config(&self, arguments: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         let said = succeed(
@@ -97,7 +107,8 @@ pub fn finish(child: Child) -> String {
     read(child.wait_with_output().expect("wait"), "the other program")
 }
 
-fn succeed(command: &mut Command) -> String {
+/// Runs a command to its end and returns what it printed.
+pub fn succeed(command: &mut Command) -> String {
     let what = format!("{command:?}");
     read(command.output().unwrap_or_else(|error| panic!("{what}: {error}")), &what)
 }
@@ -106,6 +117,16 @@ fn read(output: Output, what: &str) -> String {
     let [said, complained] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{what}: {}\n{said}\n{complained}", output.status);
     said.into_owned()
+}
+
+/// Returns whether a program is installed here; says that a test is not run if it is not.
+pub fn has(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|directory| directory.join(program).exists());
+    if !found {
+        println!("not run: {program} is not installed");
+    }
+    found
 }
 
 /// The functions that a header declares.
