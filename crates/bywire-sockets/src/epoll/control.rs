@@ -67,7 +67,9 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             if parked::is_parked(item)
                 && (is_outside || operation != libc::EPOLL_CTL_ADD || !socket.is_carried()) =>
         {
-            parked::remove(set_fd, set, at, item, None);
+            if !parked::remove(set_fd, set, at, item, None) {
+                parked::forget(set, at, item);
+            }
             None
         }
         known => known,
@@ -157,7 +159,6 @@ impl OpenSet {
             // `EEXIST` or `ENOENT`, from the kernel itself.
             _ => return real(),
         };
-        let mut own = epoll_event { events: asked, u64: name(at, item) };
         // The rings know about room, so the kernel often watches nothing else. A one-shot registration that has fired
         // must be armed in the kernel anyway.
         let is_change = operation == libc::EPOLL_CTL_MOD || parked.is_some();
@@ -165,6 +166,11 @@ impl OpenSet {
             && wanted & (EDGE | ONCE) == 0
             && item.spent.load(Ordering::Relaxed) == 0
             && item.asked.load(Ordering::Relaxed) == asked;
+        if parked.is_some() && !is_known {
+            // Events on their way to another thread belong to the registration that was removed.
+            item.generation.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut own = epoll_event { events: asked, u64: name(at, item) };
         let done = if is_change { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
         let status = match is_known {
             true => 0,

@@ -7,9 +7,8 @@ use libc::epoll_event;
 
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::events::ONCE;
-use crate::epoll::members;
-use crate::epoll::parked;
 use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
+use crate::epoll::{members, nested, parked};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
@@ -19,8 +18,14 @@ pub fn forget(socket: &Socket) {
     for _ in 0..ITEMS {
         let Some((at, item)) = of_socket(socket).next() else { return };
         // It may be in the list of a set that is gone, too. The next set in that record empties the list.
-        let Some(set) = descriptors::set_place(item.set.load(Ordering::Relaxed)) else { return };
+        let name = item.set.load(Ordering::Relaxed);
+        let Some(set) = descriptors::set_place(name) else { return };
         let _held = set.lock.hold();
+        // A look may have freed it, and another socket or set may have it by now.
+        let is_still = item.socket.load(Ordering::Relaxed) == socket.index;
+        if !is_still || item.set.load(Ordering::Relaxed) != name {
+            continue;
+        }
         unlink_from_socket(socket.shared, at);
         free(set, at, item);
     }
@@ -36,8 +41,14 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
         let Some(set_fd) = here(item) else { return };
         let Some((_, set)) = descriptors::set(set_fd) else { return };
         let _held = set.lock.hold();
+        // A look may have freed it, and another socket or set may have it by now.
+        if item.socket.load(Ordering::Relaxed) != socket.index || here(item) != Some(set_fd) {
+            continue;
+        }
         if parked::is_parked(item) {
-            parked::remove(set_fd, set, at, item, closing);
+            if !parked::remove(set_fd, set, at, item, closing) {
+                parked::forget(set, at, item);
+            }
             continue;
         }
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;
@@ -104,6 +115,17 @@ fn is_used_here(socket: &Socket) -> bool {
         let set = descriptors::set_named(item.set.load(Ordering::Relaxed));
         set.is_some_and(|set| set.user.load(Ordering::Relaxed) == me)
     })
+}
+
+/// A descriptor is about to be passed through a Unix socket. If it is a set, whoever receives it sees what the kernel has
+/// there: nothing that the program has removed, and nothing of the library's, if no carried connection is in it.
+pub fn before_passing(fd: i32) {
+    let Some((_, set)) = descriptors::set(fd) else { return };
+    nested::watch(fd, set);
+    let _held = set.lock.hold();
+    if set.carried.load(Ordering::Relaxed) == 0 && set.processes.load(Ordering::Relaxed) == 1 {
+        members::remove_all(fd, set);
+    }
 }
 
 /// Another program is about to have the sets that `is_meant` selects: nothing in them is carried from here on. `false`:

@@ -24,6 +24,8 @@ pub struct Reported {
     pub doorbell: bool,
     /// The flag is up.
     pub flag: bool,
+    /// A registration that is parked; see [`crate::epoll::parked`].
+    pub parked: bool,
 }
 
 impl Reported {

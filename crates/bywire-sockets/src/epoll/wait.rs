@@ -148,16 +148,21 @@ impl Wait<'_> {
     /// The kernel's answer at once, without the events for [`View::look`].
     fn ask(&self, view: &View) -> i32 {
         nested::tell_kernel(view.name, view.set);
-        let mut was_flag = false;
+        let (mut was_flag, mut was_parked) = (false, false);
         loop {
             let heard = (self.real)(self.events, self.count, Some(0));
             let (kept, own) = view.sort(self.events, heard);
             // The library's own events may have taken the room of others. The kernel reports the flag behind all others
             // the next time.
-            if kept > 0 || heard < self.count || !(own.doorbell || own.flag && !was_flag) {
+            let is_new = own.doorbell || own.flag && !was_flag || own.parked && !was_parked;
+            if kept > 0 || heard < self.count || !is_new {
                 return kept;
             }
+            if own.parked {
+                parked::remove_all(view.set_fd, view.set);
+            }
             was_flag |= own.flag;
+            was_parked |= own.parked;
         }
     }
 
@@ -167,7 +172,7 @@ impl Wait<'_> {
             return Some(heard);
         }
         let (mut sorted, own) = view.sort(self.events, heard);
-        if sorted == 0 && (own.doorbell || own.flag) && heard == self.count {
+        if sorted == 0 && (own.doorbell || own.flag || own.parked) && heard == self.count {
             sorted = self.ask(view);
         }
         let found = sorted + view.look(self.at(sorted), self.count - sorted);
@@ -209,7 +214,10 @@ impl View {
                     .filter(|_| descriptors::set_named(self.name).is_some())
                 {
                     // The next look removes it from the kernel.
-                    Some(item) if parked::is_parked(item) => continue,
+                    Some(item) if parked::is_parked(item) => {
+                        own.parked = true;
+                        continue;
+                    }
                     Some(item) if item.listed.load(Ordering::Relaxed) == 0 => {
                         item.spent.store(1, Ordering::Relaxed);
                         event.u64 = item.data.load(Ordering::Relaxed);
@@ -288,7 +296,7 @@ impl View {
             return 0;
         };
         if parked::is_parked(item) {
-            parked::remove(self.set_fd, self.set, at, item, None);
+            let _is_removed = parked::remove(self.set_fd, self.set, at, item, None);
             return 0;
         }
         let Some(due) = self.due(at, item, true) else { return 0 };
@@ -311,7 +319,9 @@ impl View {
             }
             let next = list::step(&item.next_of_set);
             if parked::is_parked(item) {
-                parked::remove(self.set_fd, self.set, at, item, None);
+                if !parked::remove(self.set_fd, self.set, at, item, None) {
+                    last = at;
+                }
                 at = next;
                 continue;
             }

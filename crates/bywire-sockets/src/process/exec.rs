@@ -108,6 +108,7 @@ pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
         fallback::hand_back_each(
             |visit| {
                 each(&mut |fd| {
+                    handover::before_passing(fd);
                     if let Some(socket) = sockets::socket(fd) {
                         visit(socket);
                     }

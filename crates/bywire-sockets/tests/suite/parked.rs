@@ -6,9 +6,10 @@
 //!   set or given to a child, and while its socket has another descriptor.
 
 use std::fs;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::time::{Duration, Instant};
 
-use crate::test_service::calls::{duplicate, register};
+use crate::test_service::calls::{duplicate, events_in, register, used_ms};
 use crate::test_service::same::{has_library, pair, same, tell};
 use crate::test_service::{self, child, end_of};
 
@@ -183,19 +184,89 @@ fn a_removed_registration_is_not_there_for_a_child() {
         let ((client, server), set) = (pair(), test_service::epoll());
         add(text, set, server, libc::EPOLLIN, 1);
         remove(text, set, server);
+        tell(text, "send", test_service::send(client, b"words", 0));
         let waits = child(|| {
             test_service::close(server);
             test_service::close(client);
-            i32::from(test_service::poll_for(set, 2 * SILENCE_MS))
+            events_in(set, SILENCE_MS)
         });
-        tell(text, "send", test_service::send(client, b"words", 0));
-        reported(text, set, SILENCE_MS);
         tell(text, "the child", end_of(waits).into());
+        reported(text, set, SILENCE_MS);
         add(text, set, server, libc::EPOLLIN, 2);
         reported(text, set, 1000);
         remove(text, set, server);
         tell(text, "pass", test_service::pass(set));
         tell(text, "send", test_service::send(client, b"words", 0));
         reported(text, set, SILENCE_MS);
+    });
+}
+
+#[test]
+fn a_removed_registration_is_not_there_for_whoever_receives_the_set() {
+    same(|text| {
+        let ((client, server), set) = (pair(), test_service::epoll());
+        let (from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        add(text, set, server, libc::EPOLLIN, 1);
+        remove(text, set, server);
+        tell(text, "pass", test_service::pass_by(from.as_raw_fd(), set));
+        let received = test_service::take(to.as_raw_fd());
+        test_service::close(client);
+        test_service::settle_end(server);
+        let mut entry = libc::pollfd { fd: received, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry.
+        tell(text, "poll", unsafe { libc::poll(&raw mut entry, 1, SILENCE_MS) }.into());
+    });
+}
+
+#[test]
+fn a_removed_registration_takes_no_room_of_others() {
+    same(|text| {
+        let (client, server) = pair();
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let set = test_service::epoll();
+        add(text, set, server, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+        add(text, set, reader.as_raw_fd(), libc::EPOLLIN, 2);
+        for round in 0..20 {
+            remove(text, set, server);
+            if round == 0 {
+                test_service::close(client);
+                test_service::settle_end(server);
+                std::io::Write::write_all(&mut &writer, b"words").expect("room");
+            }
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: room for one event.
+            let count = unsafe { libc::epoll_wait(set, &raw mut event, 1, 0) };
+            tell(text, &format!("{}", { event.u64 }), count.into());
+            add(text, set, server, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+        }
+    });
+}
+
+/// One thread closes the descriptor of a removed registration while another one waits for the set, and the socket has
+/// another descriptor.
+#[test]
+fn a_wait_beside_a_close_sleeps() {
+    same(|text| {
+        for _ in 0..200 {
+            let (client, server) = pair();
+            let (set, again) = (test_service::epoll(), duplicate(server));
+            add(&mut String::new(), set, server, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+            remove(&mut String::new(), set, server);
+            std::thread::scope(|scope| {
+                scope.spawn(|| test_service::wait(set));
+                test_service::close(server);
+            });
+            test_service::close(client);
+            test_service::settle_end(again);
+            let (before, started) = (used_ms(), Instant::now());
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+            // SAFETY: there is room for that many.
+            let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, 5) };
+            assert_eq!(count, 0, "nothing is registered");
+            assert!(started.elapsed() >= Duration::from_millis(4), "{:?}", started.elapsed());
+            assert!(used_ms() - before < 4, "{} ms of CPU", used_ms() - before);
+            [again, set].into_iter().for_each(test_service::close);
+        }
+        tell(text, "done", 0);
     });
 }
