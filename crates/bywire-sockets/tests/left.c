@@ -538,6 +538,8 @@ static void faulty_handlers(void) {
     close_and_join();
 }
 
+/* The registers of x86-64 tell, and its instruction for a stop. */
+#ifdef __x86_64__
 /* What the only thread of a process is in the middle of, which stands still: a call of the kernel's that sleeps. */
 static int is_in_sleep(pid_t process) {
     long number = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, orig_rax), 0);
@@ -653,6 +655,7 @@ static void stepped(const char *more) {
     await_child(tracer);
     close_and_be_heard();
 }
+#endif
 
 static const struct action actions[] = {
     {"closed", .one = closed},
@@ -668,7 +671,9 @@ static const struct action actions[] = {
     {"faulty_wait", .none = faulty_wait},
     {"filtered", .none = filtered},
     {"lingering", .none = lingering},
+#ifdef __x86_64__
     {"stepped", .one = stepped},
+#endif
     {"taken", .one = taken},
     {},
 };

@@ -35,6 +35,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "architecture.h"
+
 extern char **environ;
 
 static inline void need(int is_well, const char *what) {
