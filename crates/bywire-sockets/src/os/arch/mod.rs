@@ -14,7 +14,7 @@ pub use x86_64::*;
 
 #[cfg(test)]
 mod tests {
-    use core::ffi::{c_double, c_int, c_void};
+    use core::ffi::{c_double, c_int, c_long, c_void};
     use core::mem::MaybeUninit;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -154,5 +154,35 @@ mod tests {
     #[test]
     fn another_name_is_the_same_function() {
         assert_eq!(another(2, 3, 5), 30);
+    }
+
+    extern "C" fn makes_the_child() -> usize {
+        0
+    }
+
+    extern "C" fn twice(result: c_long) -> libc::pid_t {
+        2 * result as libc::pid_t
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn in_memory() {
+        fork_in_memory!(makes_the_child, twice)
+    }
+
+    #[test]
+    fn a_child_in_this_memory_returns_first_and_its_parent_after_its_end() {
+        let mut status = 0;
+        // SAFETY: the child does nothing but exit, and the parent's frame is as it was.
+        let child = unsafe {
+            let fork: extern "C" fn() -> libc::pid_t = core::mem::transmute(in_memory as *const ());
+            let child = fork();
+            if child == 0 {
+                libc::_exit(3);
+            }
+            child / 2
+        };
+        // SAFETY: a child of this test, and room for an int.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 3);
     }
 }
