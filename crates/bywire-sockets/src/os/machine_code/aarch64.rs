@@ -3,7 +3,7 @@
 //! Every instruction has four bytes. The bits of their classes are from the "Arm Architecture Reference Manual", chapter
 //! "A64 instruction set encoding".
 
-use super::{Call, Value};
+use super::call::{Call, Value};
 
 /// The instruction `svc #0`.
 const SVC: u32 = 0xD400_0001;

@@ -9,7 +9,7 @@ use iced_x86::{
     OpAccess, Register,
 };
 
-use super::{Call, Value};
+use super::call::{Call, Value};
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0F, 0x05];
