@@ -10,6 +10,8 @@
 
 /* The first version of the C library for this architecture, which all old functions have. */
 #define FIRST_VERSION "GLIBC_2.2.5"
+/* The smallest stack that the C library makes. */
+#define SMALLEST_STACK 16384
 
 /* A call with a constant number, by the instruction itself. */
 #define CALL_INLINE(result, number, first, second, third, fourth, fifth, sixth) \
@@ -26,6 +28,7 @@
 #elif defined(__aarch64__)
 
 #define FIRST_VERSION "GLIBC_2.17"
+#define SMALLEST_STACK 131072
 
 #define CALL_INLINE(result, number, first, second, third, fourth, fifth, sixth) \
     do { \

@@ -210,7 +210,7 @@ static void stack(void) {
     connect_ends();
     talk_until_carried(40);
     pthread_attr_init(&attributes);
-    need(pthread_attr_setstacksize(&attributes, 16384) == 0, "a small stack");
+    need(pthread_attr_setstacksize(&attributes, SMALLEST_STACK) == 0, "a small stack");
     need(pthread_create(&thread, &attributes, wait_for_both, NULL) == 0, "a thread");
     pthread_join(thread, NULL);
 }
