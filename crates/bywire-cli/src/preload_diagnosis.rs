@@ -16,7 +16,8 @@ const SET_ID: u32 = 0o6000;
 // Of the ELF format, with its numbers of 64 bits, lowest byte first.
 const HEADER_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 56;
-const X86_64: u16 = 62;
+/// The number of this processor: `EM_X86_64` or `EM_AARCH64`.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// The kind of entry that names the loader.
 const INTERPRETER: u32 = 3;
 
@@ -57,8 +58,8 @@ fn reason(path: &Path, scripts_max: usize) -> io::Result<Option<&'static str>> {
     }
     file.read_exact_at(&mut header, 0)?;
     let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    if !header.starts_with(b"\x7fELF\x02\x01") || number(18) != X86_64 {
-        return Ok(Some("it is not a 64-bit program for x86"));
+    if !header.starts_with(b"\x7fELF\x02\x01") || number(18) != MACHINE {
+        return Ok(Some("it is not a 64-bit program for this processor"));
     }
     let table = u64::from_le_bytes(std::array::from_fn(|index| header[32 + index]));
     for index in 0..u64::from(number(56)) {
@@ -95,7 +96,7 @@ mod tests {
     fn program(interpreter: Option<&str>) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        bytes[18] = X86_64 as u8;
+        bytes[18] = MACHINE as u8;
         bytes[32] = HEADER_BYTES as u8;
         bytes[56] = 2;
         // Something else comes first.
@@ -115,7 +116,7 @@ mod tests {
         let place = |name: &str| directory.path().join(name);
         let script = |of: &str| format!("#! {} -e\nexit\n", place(of).display()).into_bytes();
         let mut other_machine = program(None);
-        other_machine[18] = 183;
+        other_machine[18] ^= 1;
         for (name, bytes, mode, wanted) in [
             ("static", program(None), 0o755, "linked statically"),
             ("musl", program(Some("/lib/ld-musl-x86_64.so.1")), 0o755, "musl"),

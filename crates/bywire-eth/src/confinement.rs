@@ -244,7 +244,7 @@ const UDP_CALLS: [i64; 5] = [
     libc::SYS_setsockopt,
 ];
 
-/// Older forms of some of these calls, which only older architectures have. The C library still makes them there.
+/// Older forms of some of these calls, which older architectures have. The C library still makes them there.
 #[cfg(target_arch = "x86_64")]
 const OLDER_CALLS: [i64; 10] = [
     libc::SYS_access,
@@ -259,7 +259,7 @@ const OLDER_CALLS: [i64; 10] = [
     libc::SYS_unlink,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER_CALLS: [i64; 0] = [];
+const OLDER_CALLS: [i64; 1] = [libc::SYS_renameat];
 
 #[cfg(test)]
 mod tests {

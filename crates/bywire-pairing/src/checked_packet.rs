@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
+use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::tcp::{self, Identity};
@@ -56,8 +56,8 @@ impl CheckedPacket {
                 match segment {
                     [whole] => memory::check(whole, SEGMENT_BYTES).ok()?,
                     [head, rest] => {
-                        memory::check(head, HEAD_BYTES).ok()?;
-                        memory::check_emptiable(rest, REST_BYTES).ok()?;
+                        memory::check(head, head_bytes()).ok()?;
+                        memory::check_emptiable(rest, rest_bytes()).ok()?;
                     }
                     _ => return None,
                 }

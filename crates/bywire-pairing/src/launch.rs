@@ -27,7 +27,7 @@ const LIBRARY: &str = "libbywire_sockets.so";
 /// The variable of the C library's loader.
 const PRELOAD: &str = "LD_PRELOAD";
 /// The values of `$LIB` in C libraries for this processor.
-const LIBRARY_DIRECTORIES: [&str; 3] = ["lib/x86_64-linux-gnu", "lib64", "lib"];
+const LIBRARY_DIRECTORIES: [&str; 4] = ["lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib"];
 
 /// Why a program cannot be started with the library.
 #[derive(Debug, thiserror::Error)]

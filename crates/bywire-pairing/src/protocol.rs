@@ -5,7 +5,7 @@ pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0006;
+pub const VERSION: u64 = 0x6277_7000_0000_0007;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.

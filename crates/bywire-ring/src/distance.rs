@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use bywire_sys::clock;
 
-/// The processor's cycle counter, for the order of events. All cores count alike where Linux keeps time by it.
-pub use bywire_sys::clock::cycles as moment;
 /// The processor's cycle counter, for timing a load between two readings.
 pub use bywire_sys::clock::cycles_between_loads as cycles;
+pub use bywire_sys::clock::moment;
 
 /// A line that another core has written takes 30 to 60 ns to load from a shared cache, and 130 ns and more from a
 /// distant one, including the two readings of the clock.

@@ -17,20 +17,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::copy;
 use crate::lane::Corrupt;
 
-/// The header before the ring. It is in the same page as the ring's first bytes: small messages touch one page.
-pub const HEADER_BYTES: usize = 512;
-/// The ring of a direction: as much as the kernel would hold of a connection on one machine.
-pub const RING_BYTES: usize = 4 << 20;
-/// A whole segment, in whole pages.
-pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(4096);
+mod segment_layout;
 
-/// The first part of a segment, in a memory file of its own, which is sealed against every writer but its maker: the
-/// header and the first bytes of the ring.
-pub const HEAD_BYTES: usize = 4096;
-/// Bytes of the ring in the head.
-pub const FIRST_BYTES: usize = HEAD_BYTES - HEADER_BYTES;
-/// The rest of a segment, in a memory file that its maker can empty again. No word of the header lies in it.
-pub const REST_BYTES: usize = SEGMENT_BYTES - HEAD_BYTES;
+pub use segment_layout::{HEADER_BYTES, RING_BYTES, SEGMENT_BYTES, first_bytes, head_bytes, rest_bytes};
 
 const MAGIC_OFFSET: usize = 0;
 // Sleepers that wake each other write and read only this line, so one line crosses between the cores.
@@ -120,7 +109,7 @@ pub trait Segment {
     /// # Safety
     /// `source` must be valid for reads of `length` bytes.
     unsafe fn write(&self, offset: usize, source: *const u8, length: usize);
-    /// As [`Self::write`], but around the caches, and ordered before every store that follows.
+    /// As [`Self::write`], but around the caches, and ordered before every publication that follows.
     ///
     /// # Safety
     /// As for [`Self::write`].
@@ -220,14 +209,7 @@ impl Segment for Window {
 
     #[inline(always)]
     fn expect(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch does nothing where nothing is mapped.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.base.wrapping_add(offset).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        copy::expect(self.base.wrapping_add(offset));
     }
 }
 
@@ -454,7 +436,8 @@ impl Stream {
         own.store(ROUTE, PENDING, Ordering::Relaxed);
         // Pairs with the fence in `enter`.
         own.fence();
-        let readers = remote.load(READERS, Ordering::Relaxed);
+        // Acquire: pairs with the release additions in `prepare` and `leave`.
+        let readers = remote.load(READERS, Ordering::Acquire);
         // One sleeper is woken by the piece; a second one might sleep on.
         let may = readers & PREPARED != 0
             && readers & !PREPARED <= 1
@@ -511,13 +494,15 @@ impl Stream {
 
     /// Says that this end is ready for its peer to change over.
     pub fn prepare<S: Segment>(&self, own: &S) {
-        // Release: everything that this end made ready comes before; pairs with the fence in `begin`.
+        // Release: everything that this end made ready comes before; pairs with the acquire loads in `begin` and
+        // `peer_is_prepared`.
         own.add(READERS, PREPARED, Ordering::Release);
     }
 
     /// Has the peer prepared?
     pub fn peer_is_prepared<S: Segment>(&self, remote: &S) -> bool {
-        remote.load(READERS, Ordering::Relaxed) & PREPARED != 0
+        // Acquire: pairs with the release addition in `prepare`.
+        remote.load(READERS, Ordering::Acquire) & PREPARED != 0
     }
 
     /// How the bytes of the direction that `writer` belongs to travel.
@@ -557,7 +542,8 @@ impl Stream {
 
     /// Ends the call that [`Self::enter`] announced.
     pub fn leave<S: Segment>(&self, own: &S) {
-        // Release: pairs with the acquire load in `readers`; the bytes that the call has taken are counted before.
+        // Release: pairs with the acquire loads in `readers` and `begin`; the bytes that the call has taken are counted
+        // before.
         own.add(READERS, u64::MAX, Ordering::Release);
     }
 

@@ -22,8 +22,8 @@
 //! output. `Drop` releases what is held across a call of the C library, because a thread may be cancelled there. In
 //! case of doubt the connection stays in the kernel.
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-compile_error!("the preloaded library knows the calls of Linux on x86-64 only");
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("the preloaded library knows the calls of Linux on x86-64 and aarch64 only");
 
 mod connection;
 mod entry;

@@ -171,7 +171,7 @@ static void hear_one_way(int fd) {
 static void talk_one_way(int fd) {
     char before[16], after[16];
     time_t started = time(NULL);
-    for (int round = 0; getenv("LD_PRELOAD") != NULL; round++) {
+    for (int round = 0; has_library(); round++) {
         count_kernels(fd, before);
         for (int word = 0; word < 24; word++) {
             need(send(fd, "x", 1, 0) == 1, "a word");
@@ -538,6 +538,8 @@ static void faulty_handlers(void) {
     close_and_join();
 }
 
+/* The registers of x86-64 tell, and its instruction for a stop. */
+#ifdef __x86_64__
 /* What the only thread of a process is in the middle of, which stands still: a call of the kernel's that sleeps. */
 static int is_in_sleep(pid_t process) {
     long number = ptrace(PTRACE_PEEKUSER, process, offsetof(struct user_regs_struct, orig_rax), 0);
@@ -653,6 +655,7 @@ static void stepped(const char *more) {
     await_child(tracer);
     close_and_be_heard();
 }
+#endif
 
 static const struct action actions[] = {
     {"closed", .one = closed},
@@ -668,7 +671,9 @@ static const struct action actions[] = {
     {"faulty_wait", .none = faulty_wait},
     {"filtered", .none = filtered},
     {"lingering", .none = lingering},
+#ifdef __x86_64__
     {"stepped", .one = stepped},
+#endif
     {"taken", .one = taken},
     {},
 };

@@ -27,14 +27,8 @@ struct calls {
 #ifdef INLINE
 /* A call by the program's own instruction, with a constant number, as rustix makes it. */
 __attribute__((used)) static ssize_t send_inline(int fd, const void *bytes, size_t length, int flags) {
-    register long r10 __asm__("r10") = flags;
-    register long r8 __asm__("r8") = 0;
-    register long r9 __asm__("r9") = 0;
     long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_sendto), "D"(fd), "S"(bytes), "d"(length), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
+    CALL_INLINE(result, SYS_sendto, fd, bytes, length, flags, 0, 0);
     return result;
 }
 #define SEND send_inline
@@ -45,14 +39,8 @@ __attribute__((used)) static ssize_t send_inline(int fd, const void *bytes, size
 #ifdef RING
 /* A ring is entered by the program's own instruction, as a statically linked liburing does it. */
 __attribute__((used)) static long enter_inline(int ring, unsigned count, unsigned wanted, unsigned flags) {
-    register long r10 __asm__("r10") = flags;
-    register long r8 __asm__("r8") = 0;
-    register long r9 __asm__("r9") = 0;
     long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_io_uring_enter), "D"((long)ring), "S"((long)count), "d"((long)wanted), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
+    CALL_INLINE(result, SYS_io_uring_enter, ring, count, wanted, flags, 0, 0);
     return result;
 }
 #endif
@@ -222,7 +210,7 @@ static void stack(void) {
     connect_ends();
     talk_until_carried(40);
     pthread_attr_init(&attributes);
-    need(pthread_attr_setstacksize(&attributes, 16384) == 0, "a small stack");
+    need(pthread_attr_setstacksize(&attributes, SMALLEST_STACK) == 0, "a small stack");
     need(pthread_create(&thread, &attributes, wait_for_both, NULL) == 0, "a thread");
     pthread_join(thread, NULL);
 }
@@ -443,20 +431,13 @@ static void plug_in(const char *how, const char *path) {
 }
 
 #ifdef FLAGS
-/* A call with a constant number, and three arguments. */
-#define CALL_INLINE(result, number, fd, what, argument) \
-    __asm__ volatile("syscall" \
-                     : "=a"(result) \
-                     : "a"(number), "D"((long)(fd)), "S"((long)(what)), "d"(argument) \
-                     : "rcx", "r11", "memory")
-
 /* Changes whether calls on a socket block, by instructions of its own. */
 static void set_nonblocking(int is_by_ioctl, int fd, int value) {
     long result;
     if (is_by_ioctl) {
-        CALL_INLINE(result, SYS_ioctl, fd, FIONBIO, &value);
+        CALL_INLINE(result, SYS_ioctl, fd, FIONBIO, &value, 0, 0, 0);
     } else {
-        CALL_INLINE(result, SYS_fcntl, fd, F_SETFL, value ? O_RDWR | O_NONBLOCK : O_RDWR);
+        CALL_INLINE(result, SYS_fcntl, fd, F_SETFL, value ? O_RDWR | O_NONBLOCK : O_RDWR, 0, 0, 0);
     }
     need(result == 0, "flags");
 }
@@ -501,7 +482,7 @@ static void look_up(const char *how) {
     const char *names[] = {"send", "recv", "write", "read", "poll", "close"};
     for (int at = 0; at < 6; at++) {
         int is_versioned = is(how, "versioned");
-        place[at] = is_versioned ? dlvsym(library, names[at], "GLIBC_2.2.5") : dlsym(library, names[at]);
+        place[at] = is_versioned ? dlvsym(library, names[at], FIRST_VERSION) : dlsym(library, names[at]);
         need(place[at] != NULL, names[at]);
     }
     need(dlsym(library, "no_such_function") == NULL && strstr(dlerror(), "no_such_function") != NULL, "an error");

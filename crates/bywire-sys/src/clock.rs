@@ -3,34 +3,86 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The processor's time-stamp counter, or nanoseconds where there is none.
-#[inline(always)]
-pub fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    {
+#[cfg(target_arch = "x86_64")]
+mod counter {
+    /// The time-stamp counter.
+    #[inline(always)]
+    pub fn cycles() -> u64 {
         // SAFETY: RDTSC exists on every x86_64 processor and has no side effect on memory.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        nanoseconds()
+
+    /// RDTSC has no barrier, so a moment may be a little early.
+    #[inline(always)]
+    pub fn moment() -> u64 {
+        cycles()
     }
+
+    #[inline(always)]
+    pub fn await_loads() {
+        // SAFETY: a fence touches nothing; SSE2 belongs to every x86_64.
+        unsafe { core::arch::x86_64::_mm_lfence() }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod counter {
+    /// The virtual counter, which counts 25 million to a billion times a second.
+    #[inline(always)]
+    pub fn cycles() -> u64 {
+        let count: u64;
+        // SAFETY: Linux lets every program read this register, which has no side effect on memory.
+        unsafe {
+            core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nostack, nomem, preserves_flags))
+        }
+        count
+    }
+
+    /// The barrier keeps the processor from reading the counter early, as in Linux's own clock.
+    #[inline(always)]
+    pub fn moment() -> u64 {
+        // SAFETY: a barrier touches nothing. The compiler moves no access to memory over it.
+        unsafe { core::arch::asm!("isb", options(nostack, preserves_flags)) }
+        cycles()
+    }
+
+    /// Nothing depends on the time of a load here: no store goes around the caches.
+    #[inline(always)]
+    pub fn await_loads() {}
+}
+
+/// Other architectures: nanoseconds.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod counter {
+    pub fn cycles() -> u64 {
+        super::nanoseconds()
+    }
+
+    pub fn moment() -> u64 {
+        cycles()
+    }
+
+    pub fn await_loads() {}
+}
+
+/// The processor's counter, to pace what may come early or late.
+#[inline(always)]
+pub fn cycles() -> u64 {
+    counter::cycles()
+}
+
+/// [`cycles`], for the order of events. All cores count alike where Linux keeps time by the counter.
+#[inline(always)]
+pub fn moment() -> u64 {
+    counter::moment()
 }
 
 /// [`cycles`], read after all earlier loads and before all later loads, to time a load.
 #[inline(always)]
 pub fn cycles_between_loads() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a fence touches nothing; SSE2 belongs to every x86_64.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-    }
-    let cycles = cycles();
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a fence touches nothing; SSE2 belongs to every x86_64.
-    unsafe {
-        core::arch::x86_64::_mm_lfence();
-    }
+    counter::await_loads();
+    let cycles = counter::cycles();
+    counter::await_loads();
     cycles
 }
 

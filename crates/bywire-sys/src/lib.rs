@@ -17,6 +17,7 @@ pub mod memory;
 pub mod names;
 pub mod namespace;
 mod option;
+pub mod page;
 pub mod poller;
 pub mod preload_probe;
 pub mod preloadable;

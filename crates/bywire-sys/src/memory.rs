@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::limits;
+use crate::{limits, page};
 
 /// Seals that a reader requires: fixed size, no writers beside the creator's own mapping.
 const READER_SEALS: SealFlags =
@@ -20,9 +20,6 @@ const READER_SEALS: SealFlags =
 
 /// Seals of memory that its maker may empty again: fixed size.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// The largest piece that the kernel may allocate at once for a memory file.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// `TMPFS_MAGIC` of linux/magic.h, for memory files of ordinary pages.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
@@ -100,8 +97,8 @@ fn check_sealed(file: &impl AsFd, required: SealFlags, length_bytes: usize) -> R
     }
     let found = rustix::fs::fstat(file)?;
     let allocated_bytes = u64::try_from(found.st_blocks).unwrap_or(u64::MAX).saturating_mul(512);
-    // The last close would have to free the blocks behind the end.
-    let bound_bytes = (length_bytes as u64).next_multiple_of(HUGE_PAGE_BYTES);
+    // The last close would have to free the blocks behind the end. The kernel allocates at most a huge page at once.
+    let bound_bytes = (length_bytes as u64).next_multiple_of(page::huge_bytes() as u64);
     if u64::try_from(found.st_size) != Ok(length_bytes as u64) || allocated_bytes > bound_bytes {
         return Err(OfferError::WrongSize);
     }
@@ -196,7 +193,7 @@ impl Drop for Mapping {
 /// Does memory stand behind every byte of a file with a reader's seals? Blocks behind its end do not count.
 fn has_no_holes(file: &impl AsFd, length_bytes: u64) -> Result<bool, Errno> {
     match allocated_pages(file, length_bytes) {
-        Ok(pages) => Ok(pages >= length_bytes.div_ceil(page_bytes())),
+        Ok(pages) => Ok(pages >= length_bytes.div_ceil(page::bytes() as u64)),
         // Kernels before 6.5, and sandboxes that do not know the call. PERM may also mean that the descriptor lacks
         // the right to be asked. An honest creator's descriptor has it, and without it the truncation fails too.
         Err(Errno::NOSYS | Errno::PERM) => has_no_holes_by_truncation(file, length_bytes),
@@ -250,13 +247,6 @@ fn memfd(name: &str) -> Result<OwnedFd, Errno> {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         other => other,
     }
-}
-
-/// The page size, from the C library: rustix would open files for it, which a confined process must not, and panic.
-fn page_bytes() -> u64 {
-    // SAFETY: `sysconf` takes a number and touches no memory of ours.
-    let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(found).expect("every kernel has pages")
 }
 
 #[cfg(test)]

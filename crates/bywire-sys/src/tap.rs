@@ -113,13 +113,14 @@ impl Queue {
         // SAFETY: an ifreq is plain data, for which zeroes are valid.
         let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from.cast_signed();
+            // C's characters have a sign on some architectures.
+            *to = from as libc::c_char;
         }
         // The field has sixteen bits, and IFF_TUN_EXCL is the highest.
         request.ifr_ifru.ifru_flags = (flags as u16).cast_signed();
         // SAFETY: TUNSETIFF reads and writes one ifreq.
         unsafe { self.control(libc::TUNSETIFF, (&raw mut request).cast()) }?;
-        let named = request.ifr_name.map(i8::cast_unsigned);
+        let named = request.ifr_name.map(|byte| byte as u8);
         let named = CStr::from_bytes_until_nul(&named).map_err(|_| Errno::INVAL)?;
         Ok(named.to_string_lossy().into_owned())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::user::Scope;
-use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
+use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::memory::Mapping;
 use bywire_sys::poller::Poller;
@@ -82,7 +82,7 @@ impl ProtocolClient {
 
     /// Offers a connection with a segment of two files.
     pub fn offer_in_two(&self, token: u64, connection: BorrowedFd<'_>) {
-        let (head, rest) = (Self::memory(HEAD_BYTES), Self::emptiable(REST_BYTES, 0o444));
+        let (head, rest) = (Self::memory(head_bytes()), Self::emptiable(rest_bytes(), 0o444));
         let offer = Packet::new(Kind::Offer, token).encode();
         self.socket.send(&offer, &[connection, head.as_fd(), rest.as_fd()]).expect("an offer");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::status;
-use bywire_ring::stream::REST_BYTES;
+use bywire_ring::stream::rest_bytes;
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Eventfd;
 use bywire_testing::eventually;
@@ -165,19 +165,19 @@ fn descriptors_of_a_wrong_kind_are_never_passed_on() {
         [doorbell, doorbell],
     ];
     let offers = [[client, unsealed.as_fd()], [client, page], [client, doorbell]];
-    let rest = ProtocolClient::emptiable(REST_BYTES, 0o444);
+    let rest = ProtocolClient::emptiable(rest_bytes(), 0o444);
     let (long, writable) =
-        (ProtocolClient::emptiable(2 * REST_BYTES, 0o444), ProtocolClient::emptiable(REST_BYTES, 0o644));
+        (ProtocolClient::emptiable(2 * rest_bytes(), 0o444), ProtocolClient::emptiable(rest_bytes(), 0o644));
     let unsealed_rest = tempfile::tempfile().expect("a file");
-    unsealed_rest.set_len(REST_BYTES as u64).expect("its length");
+    unsealed_rest.set_len(rest_bytes() as u64).expect("its length");
     // Any holder opens it for writing.
     let open =
         rustix::fs::memfd_create("bywire-test", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memory");
-    rustix::fs::ftruncate(&open, REST_BYTES as u64).expect("its length");
+    rustix::fs::ftruncate(&open, rest_bytes() as u64).expect("its length");
     rustix::fs::fcntl_add_seals(&open, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .expect("sealed");
     rustix::fs::fchmod(&open, rustix::fs::Mode::from_raw_mode(0o444)).expect("its mode");
-    let sealed = ProtocolClient::memory(REST_BYTES);
+    let sealed = ProtocolClient::memory(rest_bytes());
     let rest = rest.as_fd();
     let in_two = [
         [client, segment, rest],

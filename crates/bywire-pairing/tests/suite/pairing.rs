@@ -16,7 +16,7 @@ use bywire_pairing::reason::Reason;
 use bywire_pairing::service::{OTHER_USERS_MAX, Service, StartError};
 use bywire_pairing::status;
 use bywire_pairing::user::Scope;
-use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
+use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
 use bywire_testing::protocol_client::{ProtocolClient, TIMEOUT, machine_service};
 use bywire_testing::{Tier, alone, eventually};
 
@@ -79,7 +79,7 @@ fn each_end_gets_the_files_of_the_other_ends_segment() {
         files.iter().map(length).collect::<Vec<_>>()
     };
     let found = lengths(second.answer(2).1);
-    assert_eq!((found.len(), found[0], found[3]), (4, HEAD_BYTES, REST_BYTES));
+    assert_eq!((found.len(), found[0], found[3]), (4, head_bytes(), rest_bytes()));
     let found = lengths(first.answer(1).1);
     assert_eq!((found.len(), found[0]), (3, SEGMENT_BYTES));
 }

@@ -12,7 +12,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_ring::owing;
-use bywire_ring::stream::{FIRST_BYTES, Route};
+use bywire_ring::stream::{Route, first_bytes};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::segment;
@@ -165,7 +165,7 @@ pub fn held_bytes() -> u64 {
 /// The memory behind a ring that could go back.
 fn grown_bytes(socket: &Socket) -> u64 {
     let backed = socket.shared.backed.load(Ordering::Relaxed);
-    if backed as usize > FIRST_BYTES { backed.into() } else { 0 }
+    if backed as usize > first_bytes() { backed.into() } else { 0 }
 }
 
 /// The memory behind a ring of another user that this process has read.
@@ -271,7 +271,7 @@ impl Connection {
     fn take_back_if_idle(&self, now_ns: u64) -> Found {
         let shared = self.shared;
         let backed = shared.backed.load(Ordering::Relaxed);
-        if backed as usize <= FIRST_BYTES || shared.keeps_memory.load(Ordering::Relaxed) != 0 {
+        if backed as usize <= first_bytes() || shared.keeps_memory.load(Ordering::Relaxed) != 0 {
             return Found::Nothing;
         }
         let tail = STREAM.tail(&self.own);
@@ -290,7 +290,7 @@ impl Connection {
             return Found::Unread;
         }
         // Stored first: if this process is killed here, the ring has more memory than it knows, which harms nobody.
-        shared.backed.store(FIRST_BYTES as u32, Ordering::Relaxed);
+        shared.backed.store(first_bytes() as u32, Ordering::Relaxed);
         if segment::empty(self.own.base()) {
             return Found::TakenBack(backed as usize);
         }

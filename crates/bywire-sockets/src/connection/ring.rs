@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, FIRST_BYTES, HEADER_BYTES, RING_BYTES};
+use bywire_ring::stream::{ASKS_BACK, HEADER_BYTES, RING_BYTES, first_bytes};
 use bywire_ring::{bounds, distance};
 
 use crate::connection::idle_memory::{self, STEP_BYTES};
@@ -70,7 +70,7 @@ impl Connection {
     #[inline(always)]
     pub fn may_read(&self, first: usize, length: usize) -> bool {
         self.shared.is_other_users.load(Ordering::Relaxed) == 0
-            || first + length <= FIRST_BYTES
+            || first + length <= first_bytes()
             || self.may_touch(first, length)
     }
 
@@ -98,11 +98,11 @@ impl Connection {
             return true;
         }
         // Short messages of an idle connection stay within the header's page.
-        let (mut at, until) = if reach <= FIRST_BYTES {
-            (FIRST_BYTES, FIRST_BYTES)
+        let (mut at, until) = if reach <= first_bytes() {
+            (first_bytes(), first_bytes())
         } else {
             let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
-            (backed.max(FIRST_BYTES), (end - HEADER_BYTES).min(RING_BYTES))
+            (backed.max(first_bytes()), (end - HEADER_BYTES).min(RING_BYTES))
         };
         loop {
             // Stored before the next piece, whose bound may need a count of what there is.
@@ -113,7 +113,7 @@ impl Connection {
             }
             at = next;
         }
-        if at > FIRST_BYTES {
+        if at > first_bytes() {
             idle_memory::grown();
         }
         at == until

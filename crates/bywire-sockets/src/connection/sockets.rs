@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::hold as rule;
@@ -178,6 +178,9 @@ impl Connection {
 pub fn track(fd: i32) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     let _held = descriptors::change();
+    // SeqCst: pairs with the addition and the look of `pass`. The descriptors of a free record have lost their meaning
+    // before. So either a call is counted below, or it finds that its descriptor means something else.
+    fence(Ordering::SeqCst);
     let start = family.next_socket.load(Ordering::Relaxed);
     // A full table is detected after a few tries. Then sockets are left to the kernel.
     for (step, index) in

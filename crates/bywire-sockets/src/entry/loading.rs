@@ -17,32 +17,7 @@ macro_rules! take_lookups_over {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() {
-                core::arch::naked_asm!(
-                    ".cfi_startproc",
-                    "push rdi",
-                    ".cfi_adjust_cfa_offset 8",
-                    "push rsi",
-                    ".cfi_adjust_cfa_offset 8",
-                    // The stack is aligned to 16 bytes from here on.
-                    "push rdx",
-                    ".cfi_adjust_cfa_offset 8",
-                    // The fourth argument: where the caller continues.
-                    "mov rcx, [rsp + 24]",
-                    "call {choose}",
-                    "mov rcx, rdx",
-                    "pop rdx",
-                    ".cfi_adjust_cfa_offset -8",
-                    "pop rsi",
-                    ".cfi_adjust_cfa_offset -8",
-                    "pop rdi",
-                    ".cfi_adjust_cfa_offset -8",
-                    "test rcx, rcx",
-                    "jz 2f",
-                    "jmp rcx",
-                    "2: ret",
-                    ".cfi_endproc",
-                    choose = sym $choose,
-                )
+                crate::os::arch::answer_or_continue!($choose)
             }
         )*
     };

@@ -5,6 +5,7 @@
 //! The C library unwinds a cancelled thread through these functions and whatever they hold. So none of them catches a
 //! panic, and nothing in this library may panic.
 
+mod by_number;
 mod credentials;
 mod data;
 mod descriptor;
@@ -12,6 +13,7 @@ mod files;
 mod io_uring;
 mod jumps;
 mod loading;
+mod older_calls;
 mod polling;
 mod process;
 mod signals;

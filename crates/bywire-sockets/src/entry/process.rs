@@ -1,20 +1,13 @@
-//! Calls that start, replace and end programs, and the call that makes any system call.
+//! Calls that start, replace and end programs.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
-use bywire_pairing::reason::Reason;
 use libc::pid_t;
 
 use super::take_over;
-use super::{data, descriptor, files, polling, socket};
-use crate::connection::fallback;
 use crate::memory::{descriptors, vforked};
-use crate::os::user_access::are_readable;
-use crate::os::{errno, own_call, real, sanitizer, signal_deferral};
-use crate::pairing::offer;
-use crate::process::{exec, exit, fork, io_uring, lifecycle, sandbox};
-
-const SYS_EPOLL_PWAIT2: c_long = 441;
+use crate::os::{arch, errno, own_call, real, sanitizer};
+use crate::process::{exec, exit, fork, lifecycle, sandbox};
 
 type Words = *const *const c_char;
 
@@ -183,47 +176,16 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         clone_by(flags, || unsafe { real::clone(work, stack, flags, argument, parent, storage, child) })
     }
-
-    /// Makes any system call by its number. Calls that are hooked by name are also hooked here.
-    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-        call(number, [a, b, c, d, e, f])
-    }
 }
 
-/// Makes a child in this process's memory, and waits for it. It returns twice, so nothing of it may stay on the stack:
-/// the address to continue at is kept in a register, as the C library's own function does.
+/// Makes a child in this process's memory, and waits for it.
 ///
 /// # Safety
 /// The requirements of C's `vfork`. The parent continues when the child has executed another program or has ended.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() {
-    core::arch::naked_asm!(
-        "push rax",
-        "call {choose}",
-        "pop rcx",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
-        "pop rdi",
-        "mov eax, {number}",
-        "syscall",
-        "test rax, rax",
-        "jz 3f",
-        "push rdi",
-        // The stack must be aligned to 16 bytes at a call.
-        "sub rsp, 8",
-        "mov rdi, rax",
-        "call {resume}",
-        "add rsp, 8",
-        "ret",
-        "3:",
-        "jmp rdi",
-        choose = sym choose_vfork,
-        number = const libc::SYS_vfork,
-        resume = sym resume_from_vfork,
-    )
+    arch::fork_in_memory!(choose_vfork, resume_from_vfork)
 }
 
 /// `vfork`, by another name of the C library's.
@@ -233,7 +195,7 @@ pub unsafe extern "C" fn vfork() {
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vfork() {
-    core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+    arch::alias!(vfork)
 }
 
 /// The function that does what `vfork` does; 0: the caller makes the child.
@@ -254,7 +216,7 @@ extern "C" fn resume_from_vfork(result: c_long) -> pid_t {
 }
 
 /// Forks, and waits until the child has executed another program or has ended.
-unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
+pub(super) unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     fork::await_next_child();
     // SAFETY: runs the handlers that `begin` has registered.
     let child = unsafe { fork() };
@@ -276,8 +238,7 @@ unsafe extern "C-unwind" fn fork_and_wait() -> pid_t {
     child
 }
 
-/// Defines functions with variable arguments. `$replace` gets the first argument and the others as an array: the words
-/// from registers are stored in front of those that are in memory already.
+/// Defines functions with variable arguments. `$replace` gets the first argument and the others as an array.
 macro_rules! take_lists_over {
     ($($(#[$doc:meta])* fn $name:ident => $replace:ident;)*) => {
         $(
@@ -288,23 +249,7 @@ macro_rules! take_lists_over {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() {
-                core::arch::naked_asm!(
-                    "pop rax",
-                    "push r9",
-                    "push r8",
-                    "push rcx",
-                    "push rdx",
-                    "push rsi",
-                    "mov rsi, rsp",
-                    // The address to continue at. The stack must be aligned to 16 bytes at a call.
-                    "push rax",
-                    "call {replace}",
-                    "pop rcx",
-                    "add rsp, 40",
-                    "push rcx",
-                    "ret",
-                    replace = sym $replace,
-                )
+                arch::with_list!($replace)
             }
         )*
     };
@@ -343,7 +288,7 @@ unsafe extern "C" fn replace_in_environment(path: *const c_char, arguments: Word
     }
 }
 
-fn before_unshare(flags: c_int) {
+pub(super) fn before_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         sandbox::before_unshare();
     }
@@ -375,13 +320,13 @@ fn clone_by(flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     child
 }
 
-fn fork_quietly() -> pid_t {
+pub(super) fn fork_quietly() -> pid_t {
     // SAFETY: no arguments. The child continues as a forked one does.
     fork_by(&|| unsafe { real::_Fork() }.into()) as pid_t
 }
 
 /// Forks by system call number. The caller says what the child gets.
-fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
+pub(super) fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
     fork::fork(|| {
         fork::before_fork();
         let child = real();
@@ -393,134 +338,4 @@ fn fork_by(real: &dyn Fn() -> c_long) -> c_long {
         child as pid_t
     })
     .into()
-}
-
-/// Whether these arguments of `clone3` make a process with a copy of its parent's memory and stack.
-fn is_fork(arguments: *const u64, size: usize) -> bool {
-    // From `struct clone_args` in linux/sched.h: the first version, and the offsets of the flags and the stack.
-    const WORDS: usize = 8;
-    const STACK: usize = 5;
-    // SAFETY: the program's own structure, which can be read.
-    let word = |at: usize| unsafe { arguments.add(at).read_unaligned() };
-    size >= WORDS * size_of::<u64>()
-        && are_readable(arguments, WORDS)
-        && word(0) & libc::CLONE_VM as u64 == 0
-        && word(STACK) == 0
-}
-
-fn call(number: c_long, given: [usize; 6]) -> c_long {
-    let [a, b, c, d, e, f] = given;
-    let fd = a as c_int;
-    // SAFETY: the program's own arguments, as they came.
-    let real = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    // SAFETY: the program's own arguments, for the function that the number stands for.
-    unsafe {
-        match number {
-            libc::SYS_futex => real(),
-            libc::SYS_read => data::read(fd, b as _, c) as c_long,
-            libc::SYS_write => data::write(fd, b as _, c) as c_long,
-            libc::SYS_readv => data::readv(fd, b as _, c as _) as c_long,
-            libc::SYS_writev => data::writev(fd, b as _, c as _) as c_long,
-            libc::SYS_recvfrom => data::recvfrom(fd, b as _, c, d as _, e as _, f as _) as c_long,
-            libc::SYS_sendto => data::sendto(fd, b as _, c, d as _, e as _, f as _) as c_long,
-            libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
-            libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
-            libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d) as c_long,
-            libc::SYS_splice => data::splice(fd, b as _, c as _, d as _, e, f as _) as c_long,
-            libc::SYS_preadv2 => files::preadv2(fd, b as _, c as _, d as _, f as _) as c_long,
-            libc::SYS_pwritev2 => files::pwritev2(fd, b as _, c as _, d as _, f as _) as c_long,
-            libc::SYS_recvmmsg => data::recvmmsg(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_sendmmsg => data::sendmmsg(fd, b as _, c as _, d as _).into(),
-            libc::SYS_fcntl => descriptor::fcntl(fd, b as _, c).into(),
-            libc::SYS_ioctl => descriptor::ioctl(fd, b, c as _).into(),
-            libc::SYS_getsockopt => socket::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_setsockopt => socket::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_execve => execve(a as _, b as _, c as _).into(),
-            libc::SYS_execveat => execveat(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_fork => fork_quietly().into(),
-            libc::SYS_vfork => fork_and_wait().into(),
-            libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork_by(&real),
-            libc::SYS_clone3 if is_fork(a as _, b) => fork_by(&real),
-            libc::SYS_unshare => {
-                before_unshare(fd);
-                real()
-            }
-            libc::SYS_exit_group => {
-                exit::end();
-                real()
-            }
-            libc::SYS_exit => {
-                exit::end_thread();
-                real()
-            }
-            libc::SYS_io_setup => {
-                // Submissions to the ring are not hooked.
-                fallback::all_to_kernel(Reason::Option);
-                real()
-            }
-            libc::SYS_socket => socket::socket(fd, b as _, c as _).into(),
-            libc::SYS_connect => socket::connect(fd, b as _, c as _).into(),
-            libc::SYS_accept => socket::accept(fd, b as _, c as _).into(),
-            libc::SYS_accept4 => socket::accept4(fd, b as _, c as _, d as _).into(),
-            libc::SYS_close => descriptor::close(fd).into(),
-            libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _).into(),
-            libc::SYS_shutdown => socket::shutdown(fd, b as _).into(),
-            libc::SYS_dup => descriptor::dup(fd).into(),
-            libc::SYS_dup2 => descriptor::dup2(fd, b as _).into(),
-            libc::SYS_dup3 => descriptor::dup3(fd, b as _, c as _).into(),
-            libc::SYS_epoll_create => descriptor::epoll_create(fd).into(),
-            libc::SYS_epoll_create1 => descriptor::epoll_create1(fd).into(),
-            libc::SYS_epoll_ctl => descriptor::epoll_ctl(fd, b as _, c as _, d as _).into(),
-            libc::SYS_epoll_wait => polling::epoll_wait(fd, b as _, c as _, d as _).into(),
-            libc::SYS_poll => polling::poll(a as _, b as _, c as _).into(),
-            // The kernel has the error for a mask of another length.
-            libc::SYS_ppoll if !polling::is_mask(d, e) => real(),
-            libc::SYS_epoll_pwait | SYS_EPOLL_PWAIT2 if !polling::is_mask(e, f) => real(),
-            // The kernel's masks are the first eight bytes of the C library's, which passes no more of them on.
-            libc::SYS_ppoll => {
-                polling::storing_left(c as _, || polling::ppoll(a as _, b as _, c as _, d as _)).into()
-            }
-            libc::SYS_epoll_pwait => polling::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
-            SYS_EPOLL_PWAIT2 => polling::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_select => polling::select(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_pselect6 => match polling::packed_mask(f as _) {
-                None => real(),
-                Some(mask) => polling::storing_left(e as _, || {
-                    polling::pselect(fd, b as _, c as _, d as _, e as _, mask)
-                })
-                .into(),
-            },
-            libc::SYS_prctl => {
-                sandbox::before_prctl(fd, b, c);
-                real()
-            }
-            libc::SYS_seccomp => {
-                sandbox::before_seccomp(a, c);
-                real()
-            }
-            libc::SYS_rt_sigaction => {
-                signal_deferral::bypass();
-                real()
-            }
-            libc::SYS_setuid
-            | libc::SYS_setgid
-            | libc::SYS_setreuid
-            | libc::SYS_setregid
-            | libc::SYS_setresuid
-            | libc::SYS_setresgid
-            | libc::SYS_setgroups
-            | libc::SYS_chroot => {
-                offer::connect_early();
-                real()
-            }
-            libc::SYS_io_uring_setup => {
-                if io_uring::permit() {
-                    real()
-                } else {
-                    errno::fail(io_uring::REFUSED) as c_long
-                }
-            }
-            _ => real(),
-        }
-    }
 }

@@ -69,46 +69,7 @@ macro_rules! take_texts_over {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() {
-                core::arch::naked_asm!(
-                    // The stack must be aligned to 16 bytes at a call.
-                    "sub rsp, 184",
-                    "mov [rsp], rdi",
-                    "mov [rsp + 8], rsi",
-                    "mov [rsp + 16], rdx",
-                    "mov [rsp + 24], rcx",
-                    "mov [rsp + 32], r8",
-                    "mov [rsp + 40], r9",
-                    // The number of vector registers in use.
-                    "mov [rsp + 48], rax",
-                    "movups [rsp + 56], xmm0",
-                    "movups [rsp + 72], xmm1",
-                    "movups [rsp + 88], xmm2",
-                    "movups [rsp + 104], xmm3",
-                    "movups [rsp + 120], xmm4",
-                    "movups [rsp + 136], xmm5",
-                    "movups [rsp + 152], xmm6",
-                    "movups [rsp + 168], xmm7",
-                    "call {before}",
-                    "mov r11, rax",
-                    "mov rdi, [rsp]",
-                    "mov rsi, [rsp + 8]",
-                    "mov rdx, [rsp + 16]",
-                    "mov rcx, [rsp + 24]",
-                    "mov r8, [rsp + 32]",
-                    "mov r9, [rsp + 40]",
-                    "mov rax, [rsp + 48]",
-                    "movups xmm0, [rsp + 56]",
-                    "movups xmm1, [rsp + 72]",
-                    "movups xmm2, [rsp + 88]",
-                    "movups xmm3, [rsp + 104]",
-                    "movups xmm4, [rsp + 120]",
-                    "movups xmm5, [rsp + 136]",
-                    "movups xmm6, [rsp + 152]",
-                    "movups xmm7, [rsp + 168]",
-                    "add rsp, 184",
-                    "jmp r11",
-                    before = sym $before,
-                )
+                crate::os::arch::continue_after!($before)
             }
         )*
     };

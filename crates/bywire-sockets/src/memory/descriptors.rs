@@ -56,8 +56,9 @@ pub fn recorded(fd: i32) -> DescriptorKind {
     let Some(entry) = usize::try_from(fd).ok().and_then(|fd| own.descriptors.get(fd)) else {
         return DescriptorKind::Untracked;
     };
-    // Acquire: pairs with the release stores below. The record was made before them.
-    match entry.load(Ordering::Acquire) {
+    // SeqCst: pairs with the release stores below, before which the record was made; and with the fence in
+    // `sockets::track`, for a call that has counted itself before.
+    match entry.load(Ordering::SeqCst) {
         0 => DescriptorKind::Untracked,
         entry if entry & KIND == SOCKET => DescriptorKind::Socket(entry & !KIND),
         entry if entry & KIND == SET => DescriptorKind::EpollSet(entry & !KIND),
@@ -206,7 +207,7 @@ pub fn enter(fd: i32, kind: DescriptorKind) {
             }
             _ => raise(&own.highest, fd as u32),
         }
-        // Release: pairs with the acquire load in `kind`. The record was made before.
+        // Release: pairs with the load in `recorded`. The record was made before.
         place.store(entry, Ordering::Release);
         if entry == 0 && own.highest.load(Ordering::Relaxed) == fd as u32 {
             lower(own, fd as u32);

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use bywire_ring::stream::{HEAD_BYTES, REST_BYTES, SEGMENT_BYTES};
+use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
 
 use crate::os::{errno, kernel, pid, real, small_file};
 
@@ -89,16 +89,16 @@ fn make_of_one() -> Option<(Files, *mut u8)> {
 }
 
 fn make_of_two() -> Option<(Files, *mut u8)> {
-    if !kernel::may_file_have(REST_BYTES as u64) {
+    if !kernel::may_file_have(rest_bytes() as u64) {
         return None;
     }
     let place = Reserved::new()?;
-    let mut files = Files { head: memory_file(HEAD_BYTES)?, rest: -1 };
-    place.map(0, HEAD_BYTES, FOR_WRITING, files.head)?;
+    let mut files = Files { head: memory_file(head_bytes())?, rest: -1 };
+    place.map(0, head_bytes(), FOR_WRITING, files.head)?;
     seal(files.head, READER_SEALS)?;
-    let rest = memory_file(REST_BYTES)?;
+    let rest = memory_file(rest_bytes())?;
     let is_mapped =
-        place.map(HEAD_BYTES, REST_BYTES, FOR_WRITING, rest).and_then(|()| seal(rest, SIZE_SEALS));
+        place.map(head_bytes(), rest_bytes(), FOR_WRITING, rest).and_then(|()| seal(rest, SIZE_SEALS));
     files.rest = is_mapped.and_then(|()| for_reading(rest)).unwrap_or(-1);
     close(rest);
     (files.rest >= 0).then(|| (files, place.keep()))
@@ -110,12 +110,14 @@ pub fn accept(files: &Files) -> *mut u8 {
         return accept_sealed(files.head, SEGMENT_BYTES);
     }
     let map = || {
-        if !is_sound(files.head, READER_SEALS, HEAD_BYTES) || !is_sound(files.rest, SIZE_SEALS, REST_BYTES) {
+        if !is_sound(files.head, READER_SEALS, head_bytes())
+            || !is_sound(files.rest, SIZE_SEALS, rest_bytes())
+        {
             return None;
         }
         let place = Reserved::new()?;
-        place.map(0, HEAD_BYTES, libc::PROT_READ, files.head)?;
-        place.map(HEAD_BYTES, REST_BYTES, libc::PROT_READ, files.rest)?;
+        place.map(0, head_bytes(), libc::PROT_READ, files.head)?;
+        place.map(head_bytes(), rest_bytes(), libc::PROT_READ, files.rest)?;
         Some(place.keep())
     };
     map().unwrap_or(ptr::null_mut())
@@ -157,7 +159,7 @@ pub fn accept_sealed(file: i32, length_bytes: usize) -> *mut u8 {
 /// bytes.
 pub fn empty(address: *mut u8) -> bool {
     // SAFETY: whole pages of a segment that the caller has mapped.
-    unsafe { libc::madvise(address.add(HEAD_BYTES).cast(), REST_BYTES, libc::MADV_REMOVE) == 0 }
+    unsafe { libc::madvise(address.add(head_bytes()).cast(), rest_bytes(), libc::MADV_REMOVE) == 0 }
 }
 
 /// Address space for a segment, which is given back when this is dropped.
@@ -231,7 +233,7 @@ fn for_reading(file: i32) -> Option<i32> {
     // Whatever is there if `/proc` is something else is not waited for.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let opened = small_file::open(&[b"/proc/thread-self/fd/", digits.get(start..)?], flags)?;
-    if is_sound(opened, SIZE_SEALS, REST_BYTES) {
+    if is_sound(opened, SIZE_SEALS, rest_bytes()) {
         return Some(opened);
     }
     close(opened);

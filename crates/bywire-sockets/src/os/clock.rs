@@ -8,6 +8,8 @@ use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::os::arch;
+
 /// The address of the kernel's function; 0: not looked up yet, or [`ABSENT`].
 static FUNCTION: AtomicUsize = AtomicUsize::new(0);
 const ABSENT: usize = 1;
@@ -41,25 +43,15 @@ pub fn now_ns() -> u64 {
 /// Asks by a system call. The C library's `syscall` may be the program's as well.
 #[cold]
 fn ask(time: *mut libc::timespec) {
-    // SAFETY: the kernel writes one structure, and changes no other register.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") libc::SYS_clock_gettime => _,
-            in("rdi") libc::CLOCK_MONOTONIC as u64,
-            in("rsi") time,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
+    // SAFETY: the caller's structure.
+    unsafe { arch::read_clock(libc::CLOCK_MONOTONIC, time) };
 }
 
 #[cold]
 fn find() -> usize {
     // SAFETY: no pointers.
     let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
-    let found = Image::mapped_at(start).and_then(|image| image.function(c"__vdso_clock_gettime"));
+    let found = Image::mapped_at(start).and_then(|image| image.function(arch::VDSO_CLOCK));
     let address = found.unwrap_or(ABSENT);
     FUNCTION.store(address, Ordering::Relaxed);
     address

@@ -1,5 +1,6 @@
 //! The operating system: the C library's own functions, the kernel's answers, this thread and this process.
 
+pub mod arch;
 pub mod available_memory;
 pub mod clock;
 pub mod errno;

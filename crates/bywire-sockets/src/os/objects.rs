@@ -8,6 +8,8 @@ use core::hash::Hasher;
 use core::ops::{ControlFlow, Range};
 use core::sync::atomic::AtomicUsize;
 
+use crate::os::arch;
+
 /// From elf.h.
 const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
@@ -22,9 +24,6 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_RELACOUNT: u64 = 0x6fff_fff9;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const DF_1_NODEFLIB: u64 = 0x800;
-const R_X86_64_64: u32 = 1;
-const R_X86_64_GLOB_DAT: u32 = 6;
-const R_X86_64_JUMP_SLOT: u32 = 7;
 
 #[repr(C)]
 struct DynamicEntry {
@@ -238,9 +237,9 @@ impl Tables {
         let (jumps, data) = (self.relocations(self.jumps, 0), self.relocations(self.data, self.relative));
         jumps.iter().chain(data).filter_map(|relocation| {
             let kind = relocation.info as u32;
-            let is_lazy = kind == R_X86_64_JUMP_SLOT;
+            let is_lazy = kind == arch::LAZY_FUNCTION;
             let is_address =
-                is_lazy || kind == R_X86_64_GLOB_DAT || kind == R_X86_64_64 && relocation.addend == 0;
+                is_lazy || kind == arch::TABLE_ENTRY || kind == arch::ADDRESS && relocation.addend == 0;
             let index = (relocation.info >> 32) as usize;
             if !is_address || index == 0 {
                 return None;

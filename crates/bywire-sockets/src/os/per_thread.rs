@@ -49,15 +49,10 @@ macro_rules! per_thread {
                 const fn is_zeroed<T: $crate::os::per_thread::Zeroed>() {}
                 const { is_zeroed::<$type>() };
                 let at: *const $type;
-                // SAFETY: the first word of the thread's block is its own address, to which the distance of the variable
-                // is added. The variable lives as long as its thread, and no other thread finds it.
+                // SAFETY: the address has a fixed distance from the thread's block. The variable lives as long as its thread,
+                // and no other thread finds it.
                 unsafe {
-                    core::arch::asm!(
-                        concat!("mov {at}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
-                        "add {at}, qword ptr fs:[0]",
-                        at = out(reg) at,
-                        options(pure, readonly, nostack),
-                    );
+                    $crate::os::arch::thread_variable!($symbol, at);
                     visit(&*at)
                 }
             }

@@ -312,7 +312,11 @@ fn address() -> (libc::sockaddr_un, libc::socklen_t) {
     // Acquire: pairs with the release store in `configure`. The path was written before.
     let length = PATH_BYTES.load(Ordering::Acquire);
     let bytes = PATH.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-    address.sun_path.iter_mut().zip(bytes.take(length)).for_each(|(target, byte)| *target = byte as i8);
+    address
+        .sun_path
+        .iter_mut()
+        .zip(bytes.take(length))
+        .for_each(|(target, byte)| *target = byte as libc::c_char);
     (address, (size_of::<u16>() + length + 1) as libc::socklen_t)
 }
 

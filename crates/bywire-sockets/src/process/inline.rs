@@ -19,14 +19,14 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::policy;
 use crate::memory::vforked;
-use crate::os::errno;
 use crate::os::machine_code::{self, Call, Registers};
 use crate::os::objects::{self, Object};
+use crate::os::{arch, errno};
 use crate::pairing::offer;
 use crate::process::{examination, golang, sandbox};
 
-/// The calls that only sockets, rings and loops of events need.
-const CALLS: [libc::c_long; 27] = [
+/// The calls that only sockets, rings and loops of events need, besides [`arch::OLDER_WAITS`].
+const CALLS: [libc::c_long; 24] = [
     libc::SYS_readv,
     libc::SYS_writev,
     libc::SYS_sendfile,
@@ -41,12 +41,9 @@ const CALLS: [libc::c_long; 27] = [
     libc::SYS_shutdown,
     libc::SYS_setsockopt,
     libc::SYS_getsockopt,
-    libc::SYS_poll,
     libc::SYS_ppoll,
-    libc::SYS_select,
     libc::SYS_pselect6,
     libc::SYS_epoll_ctl,
-    libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
     libc::SYS_preadv2,
@@ -61,7 +58,7 @@ const FLAG_CALLS: [libc::c_long; 2] = [libc::SYS_fcntl, libc::SYS_ioctl];
 
 /// The objects whose calls are no evidence: the C library and its loader, and what the kernel adds to every program.
 const EXCUSED: [&CStr; 5] =
-    [c"libc.so.6", c"ld-linux-x86-64.so.2", c"libpthread.so.0", c"librt.so.1", c"linux-vdso.so.1"];
+    [c"libc.so.6", arch::LOADER, c"libpthread.so.0", c"librt.so.1", c"linux-vdso.so.1"];
 /// A function of liburing's shared library. Programs reach its calls through functions that are hooked.
 const LIBURING: &CStr = c"io_uring_queue_init";
 
@@ -217,7 +214,8 @@ fn evidence(object: &Object<'_>, registers: &mut Registers) -> Option<Reason> {
         return None;
     }
     let is_in = |calls: &[libc::c_long], number: u32| calls.contains(&libc::c_long::from(number));
-    let is_wanted = |number| is_in(&CALLS, number) || is_in(&FLAG_CALLS, number);
+    let is_wanted =
+        |number| [&CALLS[..], &arch::OLDER_WAITS, &FLAG_CALLS].iter().any(|calls| is_in(calls, number));
     for code in object.code() {
         for call in machine_code::calls_in(code, registers, is_wanted) {
             match call {

@@ -315,20 +315,21 @@ fn is_defined_from(first: usize, name: &CStr, known: &Known) -> bool {
 
 /// Stores an address. The loader has made some places read-only.
 fn store(object: &Object<'_>, slot: &Slot<'_>, address: usize) {
-    const PAGE: usize = 4096;
+    // SAFETY: no pointers.
+    let Ok(page_bytes) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return };
     let place = slot.place as usize;
-    let page = (place & !(PAGE - 1)) as *mut c_void;
+    let page = (place & !(page_bytes - 1)) as *mut c_void;
     let is_protected = object
         .ranges(libc::PT_GNU_RELRO)
-        .any(|range| (range.start & !(PAGE - 1)..range.end & !(PAGE - 1)).contains(&place));
+        .any(|range| (range.start & !(page_bytes - 1)..range.end & !(page_bytes - 1)).contains(&place));
     // SAFETY: the page of the place, which belongs to the loaded object and was writable to the loader.
     unsafe {
-        if is_protected && libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        if is_protected && libc::mprotect(page, page_bytes, libc::PROT_READ | libc::PROT_WRITE) != 0 {
             return;
         }
         (*slot.place).store(address, Ordering::Relaxed);
         if is_protected {
-            libc::mprotect(page, PAGE, libc::PROT_READ);
+            libc::mprotect(page, page_bytes, libc::PROT_READ);
         }
     }
 }

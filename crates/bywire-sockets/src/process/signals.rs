@@ -16,7 +16,7 @@ use crate::memory::lock::{Lock, rank};
 use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::signal_deferral::{self, THREAD};
-use crate::os::{errno, own_call, real};
+use crate::os::{arch, errno, own_call, real};
 
 const SIGNALS: usize = 65;
 
@@ -117,7 +117,7 @@ fn keep_mask(thread: &signal_deferral::Thread, mask: u64) {
 fn stacks(context: *mut c_void) -> (usize, (usize, usize)) {
     // SAFETY: the kernel's own structure.
     let context = unsafe { &*context.cast::<ucontext_t>() };
-    let place = context.uc_mcontext.gregs.get(libc::REG_RSP as usize).map_or(0, |pointer| *pointer as usize);
+    let place = arch::stack_pointer(context).unwrap_or(0);
     (place, (context.uc_stack.ss_sp as usize, context.uc_stack.ss_size))
 }
 

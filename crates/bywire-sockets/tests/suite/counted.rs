@@ -165,7 +165,9 @@ fn fail_to_fork() {
     // SAFETY: no pointers that matter; nothing is done in a child, as there is none.
     unsafe {
         assert_eq!(libc::fork(), -1);
+        #[cfg(target_arch = "x86_64")]
         assert_eq!(libc::syscall(libc::SYS_fork), -1);
+        assert_eq!(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0), -1);
         assert_eq!(libc::daemon(1, 1), -1);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bywire_pairing::protocol::{Kind, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::space::Spaces;
 use bywire_ring::stream::{
-    HEAD_BYTES, REST_BYTES, RING_BYTES, SEGMENT_BYTES, Segment, Stream, WORDS, Window,
+    RING_BYTES, SEGMENT_BYTES, Segment, Stream, WORDS, Window, head_bytes, rest_bytes,
 };
 use bywire_sys::memory::Mapping;
 use bywire_sys::wake::Eventfd;
@@ -64,8 +64,8 @@ impl Forger {
 
     /// The same with a ring that has no memory behind its first page.
     fn hollow(service: &Path, port: u16, case: u32) -> Self {
-        let rest = ProtocolClient::emptiable(REST_BYTES, 0o444);
-        Self::with_memory(service, port, case, HEAD_BYTES, Some(rest))
+        let rest = ProtocolClient::emptiable(rest_bytes(), 0o444);
+        Self::with_memory(service, port, case, head_bytes(), Some(rest))
     }
 
     fn with_memory(service: &Path, port: u16, case: u32, bytes: usize, rest: Option<OwnedFd>) -> Self {
@@ -132,12 +132,12 @@ impl Forger {
                 verdict = Verdict::of(packet.code).expect("a verdict");
                 if verdict == Verdict::Paired {
                     theirs =
-                        Some(Mapping::accept(&descriptors[0], HEAD_BYTES).expect("the program's header"));
+                        Some(Mapping::accept(&descriptors[0], head_bytes()).expect("the program's header"));
                 }
             }
             // SAFETY: mapped with this length, which all words of the header are within.
             let is_ready =
-                |its: &Mapping| STREAM.peer_is_prepared(&unsafe { Window::new(its.base(), HEAD_BYTES) });
+                |its: &Mapping| STREAM.peer_is_prepared(&unsafe { Window::new(its.base(), head_bytes()) });
             if theirs.as_ref().is_some_and(is_ready) {
                 return;
             }

@@ -1,5 +1,6 @@
 //! Programs with the library and without it: what they see is the same, and their connections are carried.
 
+mod aarch64;
 mod allowance;
 mod counted;
 mod differential;

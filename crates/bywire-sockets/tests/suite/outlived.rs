@@ -46,7 +46,11 @@ impl Call {
 }
 
 /// System calls in which a thread sleeps for a socket, without the library and with it.
-const WAITS: [libc::c_long; 4] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_poll, libc::SYS_ppoll];
+#[cfg(target_arch = "x86_64")]
+const WAITS: [libc::c_long; 4] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_ppoll, libc::SYS_poll];
+/// There is no older form of `poll`.
+#[cfg(not(target_arch = "x86_64"))]
+const WAITS: [libc::c_long; 3] = [libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_ppoll];
 
 /// Closes a descriptor, and gives its number to another file.
 fn replace(fd: RawFd, other: RawFd) {

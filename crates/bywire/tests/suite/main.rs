@@ -11,12 +11,15 @@ mod fork;
 mod fuse;
 mod greed;
 mod hostile;
+// A store is watched by single steps, which a program of another processor cannot make by itself.
+#[cfg(target_arch = "x86_64")]
 mod kills;
 mod large_window;
 mod messages;
 mod namespaces;
 mod peers;
 mod ports;
+#[cfg(target_arch = "x86_64")]
 mod step;
 mod urgent;
 mod users;
@@ -33,6 +36,7 @@ fn actor() {
             faults::ROLES,
             fork::ROLES,
             hostile::ROLES,
+            #[cfg(target_arch = "x86_64")]
             kills::ROLES,
             namespaces::ROLES,
             peers::ROLES,

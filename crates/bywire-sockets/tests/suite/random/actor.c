@@ -527,6 +527,12 @@ static long limit(const struct request *order) {
     return setrlimit(kind, &limit);
 }
 
+/* Newer architectures have only the successor. */
+#ifdef SYS_poll
+#define ALLOW_POLL ALLOW(poll),
+#else
+#define ALLOW_POLL
+#endif
 #define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 /* From here on this process makes no calls but those that its orders need. */
@@ -535,7 +541,7 @@ static long sandbox(const struct request *order) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(read), ALLOW(write), ALLOW(readv), ALLOW(writev), ALLOW(recvfrom), ALLOW(sendto), ALLOW(recvmsg),
-        ALLOW(sendmsg), ALLOW(poll), ALLOW(ppoll), ALLOW(close), ALLOW(shutdown), ALLOW(ioctl), ALLOW(futex),
+        ALLOW(sendmsg), ALLOW_POLL ALLOW(ppoll), ALLOW(close), ALLOW(shutdown), ALLOW(ioctl), ALLOW(futex),
         ALLOW(nanosleep), ALLOW(clock_gettime), ALLOW(rt_sigreturn), ALLOW(rt_sigprocmask), ALLOW(exit),
         ALLOW(exit_group), ALLOW(restart_syscall),
         BPF_STMT(BPF_RET | BPF_K, otherwise),

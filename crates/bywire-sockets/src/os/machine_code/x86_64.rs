@@ -1,4 +1,4 @@
-//! System calls in machine code: `syscall` instructions with a constant number, or with one from the stack.
+//! The instruction `syscall` of x86-64.
 
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
@@ -9,19 +9,12 @@ use iced_x86::{
     OpAccess, Register,
 };
 
+use super::call::{Call, Value};
+
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far before a `syscall` its number is looked for. Compilers put the two next to each other.
 const REACH_BYTES: usize = 64;
-
-/// A system call that was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// It has this number.
-    Number(u32),
-    /// It has a number from the stack. So code does that was compiled without optimization, with functions for any call.
-    Any,
-}
 
 /// Tells which registers an instruction changes. It allocates when it is made, so it is made once.
 pub struct Registers(InstructionInfoFactory);
@@ -94,13 +87,6 @@ const REGISTERS: [Register; 16] = {
 const KEPT: [Register; 6] =
     [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
 
-/// What an instruction puts into a register.
-enum Value {
-    Number(u32),
-    Of(Register),
-    Stack,
-}
-
 /// The call if the bytes at `at` are executed as a `syscall`. In loops its number comes by way of a register that the call
 /// leaves as it is.
 fn call_at(
@@ -128,13 +114,13 @@ fn constant_before(code: &[u8], at: usize, registers: &mut Registers, register: 
 }
 
 /// What the instruction at the start of this code puts into a register that holds it at the end of the code.
-fn value_from(code: &[u8], registers: &mut Registers, register: Register) -> Option<Value> {
+fn value_from(code: &[u8], registers: &mut Registers, register: Register) -> Option<Value<Register>> {
     let (value, length) = load_at(code, register)?;
     reaches(code.get(length..)?, registers, register).then_some(value)
 }
 
 /// What an instruction at the start of these bytes puts into a register, and its length.
-fn load_at(code: &[u8], register: Register) -> Option<(Value, usize)> {
+fn load_at(code: &[u8], register: Register) -> Option<(Value<Register>, usize)> {
     // The lower three bits of a register's number are in the instruction, the fourth one is in its prefix.
     let is_it = |number: u8| REGISTERS.get(usize::from(number)) == Some(&register);
     let (prefix, rest, prefix_length) = match *code {
