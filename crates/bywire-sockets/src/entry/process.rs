@@ -2,12 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
-use bywire_pairing::reason::Reason;
 use libc::pid_t;
 
 use super::take_over;
 use super::{data, descriptor, files, polling, socket};
-use crate::connection::fallback;
 use crate::memory::{descriptors, vforked};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, own_call, real, sanitizer, signal_deferral};
@@ -453,9 +451,8 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 exit::end_thread();
                 real()
             }
-            libc::SYS_io_setup => {
-                // Submissions to the ring are not hooked.
-                fallback::all_to_kernel(Reason::Option);
+            libc::SYS_io_submit => {
+                files::before_submission(c as _, b);
                 real()
             }
             libc::SYS_socket => socket::socket(fd, b as _, c as _).into(),
