@@ -9,13 +9,18 @@
 //! upgraded and removed.
 
 use super::systemd::{booted, ran};
+use crate::packages::cached;
 
 const PAGE: &str = include_str!("../../../../../docs/sockets.md");
 const INSIDE: &str = include_str!("systemd/inside.sh");
+const FURTHER: &str = include_str!("systemd/further.sh");
 /// The script that installs Bywire, and removes it.
 const X: &str = include_str!("../../../../../x");
 /// The units that the page adds, in this order.
 const UNITS: [&str; 3] = ["redis-server", "nginx", "postgresql@15-main"];
+/// The units whose packages `./x test` downloads.
+const FURTHER_UNITS: [&str; 7] =
+    ["apache2", "haproxy", "memcached", "mariadb", "php8.2-fpm", "pgbouncer", "rabbitmq-server"];
 
 /// A unit that ends at once if it is started by `bywire run`.
 const REFUSES: &str = "[Service]
@@ -97,7 +102,7 @@ fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_canno
         ("private.service", PRIVATE),
         ("x", X),
     ];
-    let Some(said) = booted(INSIDE, &files) else { return };
+    let Some(said) = booted(INSIDE, &files, None) else { return };
     assert!(!has_failed(&said), "{said}");
     // The page's own commands.
     for command in commands.lines() {
@@ -150,6 +155,47 @@ fn has_failed(said: &str) -> bool {
 fn is_carried(used: &str, unit: &str) -> bool {
     let words: Vec<&str> = used.split(' ').collect();
     words[..2] == [unit, "active"] && words[2] != "0"
+}
+
+#[test]
+fn further_services_of_debian_are_carried_and_survive_reloads_and_upgrades_of_their_packages() {
+    let Some(packages) = cached("services") else {
+        return println!(
+            "not run: further services: `./x test` downloads their packages, as root of Debian 12"
+        );
+    };
+    let units = FURTHER_UNITS.join("\n");
+    let Some(said) = booted(FURTHER, &[("units", &units)], Some(&packages)) else { return };
+    assert!(
+        said.contains("installed 0\n"),
+        "remove {}, so that newer packages are downloaded: {said}",
+        packages.display()
+    );
+    assert!(said.contains("upgraded 0\n") && !has_failed(&said), "{said}");
+    for unit in FURTHER_UNITS {
+        for command in ["add", "remove"] {
+            let command = format!("bywire service {command} {unit} --restart");
+            assert_eq!(ran(&said, &command).status, 0, "{command}: {said}");
+        }
+        let check = ran(&said, &format!("bywire service check {unit}"));
+        assert!(check.status == 0 && check.output.contains("connections can be carried"), "{}", check.output);
+        assert!(said.contains(&format!("state {unit} active \n")), "{unit}: {said}");
+    }
+    let misnamed = ran(&said, "bywire service add php-fpm");
+    assert!(
+        misnamed.status == 2 && misnamed.output.contains("is it php8.2-fpm.service?"),
+        "{}",
+        misnamed.output
+    );
+    let used: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("used ")).collect();
+    // Each after `add` and a reload, and two after their upgrade.
+    let expected = FURTHER_UNITS.into_iter().flat_map(|unit| [unit; 2]).chain(["haproxy", "memcached"]);
+    for (outcome, unit) in used.iter().zip(expected) {
+        assert!(is_carried(outcome, unit), "{outcome}: {said}");
+    }
+    assert_eq!(used[16], "apache2 active 0", "{said}");
+    let left = said.lines().filter(|line| line.starts_with("left ")).collect::<Vec<_>>();
+    assert_eq!(left, ["left /run/bywire-pairing/"], "{said}");
 }
 
 fn changed_units_are_noticed(said: &str) {
