@@ -16,9 +16,10 @@ use serde::Serialize;
 use crate::carried_units::{self, Loaded};
 use crate::{count, preload_diagnosis};
 
-use super::drop_in::{DIRECTORY_VARIABLE, FILE_NAME};
+use super::drop_in::FILE_NAME;
 use super::locate::{self, drop_in_path};
 use super::manager;
+use super::sandbox::DIRECTORY_VARIABLE;
 use super::settings::Settings;
 use super::state::{PROPERTIES, State};
 use super::unit_file::UnitFile;

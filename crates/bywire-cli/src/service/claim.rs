@@ -95,6 +95,8 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -131,24 +133,24 @@ mod tests {
         }
         let root = tempfile::tempdir().expect("a directory");
         let place = root.path().join("changes");
-        let inside = std::sync::atomic::AtomicU32::new(0);
+        let inside = Mutex::new(());
         let claimed = std::thread::scope(|scope| {
-            let claim = || {
-                // A refused claim is one of the outcomes.
-                (0..200)
-                    .filter(|_| {
-                        Claim::within(&place, "x.service").is_ok_and(|_claim| {
-                            use std::sync::atomic::Ordering::Relaxed;
-                            assert_eq!(inside.fetch_add(1, Relaxed), 0, "alone");
-                            inside.fetch_sub(1, Relaxed);
-                            true
-                        })
-                    })
-                    .count()
+            let is_alone = |claim: Claim| {
+                let alone = inside.try_lock();
+                std::thread::yield_now();
+                let is_alone = alone.is_ok();
+                drop(alone);
+                drop(claim);
+                is_alone
             };
-            let threads = [scope.spawn(claim), scope.spawn(claim), scope.spawn(claim)];
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum::<usize>()
+            // A refused claim is one of the outcomes.
+            let claims =
+                || (0..200).filter_map(|_| Claim::within(&place, "x.service").ok()).map(is_alone).collect();
+            let threads = [scope.spawn(claims), scope.spawn(claims), scope.spawn(claims)];
+            let outcomes: Vec<Vec<bool>> =
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+            outcomes.concat()
         });
-        assert!(claimed > 0 && !place.exists());
+        assert!(!claimed.is_empty() && claimed.iter().all(|alone| *alone) && !place.exists());
     }
 }

@@ -64,7 +64,7 @@ pub fn configuration(version: &str, name: &str, file: &str) -> PathBuf {
 
 /// The value of a setting in a file of settings. The last line with it counts. `None`: it is not set, or empty.
 pub fn setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
-    let values = settings.lines().filter_map(|line| {
+    let mut values = settings.lines().filter_map(|line| {
         let rest = line.trim_start().strip_prefix(name)?;
         let value = rest.trim_start_matches(['=', ' ', '\t']);
         if value.len() == rest.len() {
@@ -75,7 +75,7 @@ pub fn setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
             None => value.split(['#', ' ', '\t']).next(),
         }
     });
-    values.last().filter(|value| !value.is_empty())
+    values.next_back().filter(|value| !value.is_empty())
 }
 
 /// Settings that make the server the program of the unit.

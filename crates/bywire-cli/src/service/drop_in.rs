@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::{self, Cluster};
 use super::refusal::Refusal;
-use super::sandbox::{self, Exception, Installation};
+use super::sandbox::{self, DIRECTORY_VARIABLE, Exception, Installation};
 use super::settings::Settings;
 use super::start_line::{StartLine, setting_word};
 use super::unit_file::UnitFile;
@@ -16,8 +16,6 @@ pub const FILE_NAME: &str = "zz-bywire.conf";
 pub const MARK: &str = "# Written by `bywire service add";
 /// The comment before the text of the unit's own `ExecStart=`, by which a later change of it is noticed.
 const ORIGINAL: &str = "# The unit's own: ExecStart=";
-/// Names the unit's directory for `bywire run`.
-pub const DIRECTORY_VARIABLE: &str = "BYWIRE_RUNTIME_DIR";
 /// The unit of the machine's pairing service.
 const PAIRING_UNIT: &str = "bywire-pairing.socket";
 

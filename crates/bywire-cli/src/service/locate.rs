@@ -112,7 +112,7 @@ fn is_unit_name(name: &str) -> bool {
 pub fn find(typed: &str) -> Result<Found> {
     let name = full_name(typed)?;
     if !manager::is_running() {
-        return Ok(from_files(&name)?);
+        return from_files(&name);
     }
     let shown = manager::show(&name, PROPERTIES)?;
     let name = shown.value("Id").unwrap_or(&name).to_owned();

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::drop_in::DIRECTORY_VARIABLE;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::start_line::setting_word;
+
+/// Names the unit's directory for `bywire run`.
+pub const DIRECTORY_VARIABLE: &str = "BYWIRE_RUNTIME_DIR";
 
 /// The system calls that the library makes beside those of any server. docs/sockets.md lists them.
 const CALLS: [&str; 33] = [

@@ -1,16 +1,13 @@
-//! `bywire service` by the commands of docs/sockets.md, with the packages' own units, under a booted systemd: Debian's
-//! Redis, nginx and PostgreSQL are each added, carried, carried after a reload and a restart, checked and removed.
-//! Needs root; `./x test` downloads the packages.
+//! `bywire service` under a booted systemd, with the units of Debian's packages: Redis, nginx, PostgreSQL, Apache, HAProxy,
+//! memcached, MariaDB, PHP, PgBouncer and RabbitMQ are added, and a client's connections are carried after that, after a
+//! reload, a restart and an upgrade of the package, and none once the services are removed. Units that cannot work are
+//! put back. Needs root; `./x test` downloads the packages.
 //!
-//! So are units with sandboxes that need exceptions, a name with escapes, and a changed unit. A unit that does not start
-//! by `bywire run`, one that ends at once, and one whose command is interrupted, are put back and run. A killed command
-//! is named by `check`. Masked, absent and unsuitable units are refused, and so is a drop-in directory of another user.
-//! The doctor names a unit that has not loaded the library. A library on a mount without the right to execute is
-//! reported.
-//!
-//! Apache, HAProxy, memcached, MariaDB, PHP, PgBouncer and RabbitMQ are installed in the booted root. They and the three
-//! above are added at once. All connections of a client are carried after that, and again after a reload, a restart and
-//! a new installation of the package, as `check` counts them, and none once the services are removed.
+//! Redis, nginx and PostgreSQL are also added by the commands of docs/sockets.md. Others are units with sandboxes that
+//! need exceptions, a name with escapes, and a changed unit. A unit that does not start by `bywire run`, one that ends at
+//! once, and one whose command is interrupted, are put back and run. A killed command is named by `check`. Masked, absent
+//! and unsuitable units are refused, and so is a drop-in directory of another user. The doctor names a unit that has not
+//! loaded the library. A library on a mount without the right to execute is reported.
 
 use super::systemd::{booted, ran};
 use crate::packages::cached;

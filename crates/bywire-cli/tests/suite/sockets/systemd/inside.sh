@@ -1,7 +1,7 @@
 # Runs in the booted machine: adds services by the commands of docs/sockets.md, uses each by a carried client, removes them,
 # and adds units that cannot work. Each line of its output begins with a word that the test looks for.
 cd /run/test
-. ./common
+. ./setup
 for name in refuses silent slow ends killed filtered strict dynamic rooted private 'odd\x2dname:1'; do
     cp "$name.service" /etc/systemd/system/
 done

@@ -10,7 +10,7 @@ use super::{Fabric, ended_within, library, write};
 use crate::packages::are_installed;
 
 const BOOT: &str = include_str!("boot.sh");
-const COMMON: &str = include_str!("common.sh");
+const SETUP: &str = include_str!("setup.sh");
 const CLIENTS: &str = include_str!("clients.py");
 
 /// Some twenty starts of services, each watched for two seconds at least.
@@ -56,7 +56,7 @@ pub fn booted(script: &str, files: &[(&str, &str)], packages: Option<&Path>) -> 
     for (name, text) in super::service::UNITS {
         write(place(name), text);
     }
-    let scripts = [("boot", BOOT), ("common", COMMON), ("clients.py", CLIENTS), ("inside", script)];
+    let scripts = [("boot", BOOT), ("setup", SETUP), ("clients.py", CLIENTS), ("inside", script)];
     for (name, text) in files.iter().chain(&scripts) {
         write(place(name), text);
     }

@@ -1,7 +1,7 @@
 # Runs in the booted machine: installs the packages of services. Then all services at once are added, used by carried clients,
 # reloaded, restarted, upgraded with their packages, and removed. The output of each service follows that of the one before.
 cd /run/test
-. ./common
+. ./setup
 export DEBIAN_FRONTEND=noninteractive
 # Nobody reads manuals in a machine that is thrown away.
 ln -sf /bin/true /usr/bin/mandb
