@@ -134,22 +134,21 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let place = root.path().join("changes");
         let inside = Mutex::new(());
+        let is_alone = |claim: Claim| {
+            let alone = inside.try_lock();
+            std::thread::yield_now();
+            let is_alone = alone.is_ok();
+            drop(alone);
+            drop(claim);
+            is_alone
+        };
+        // A refused claim is one of the outcomes.
+        let claims = || -> Vec<bool> {
+            (0..200).filter_map(|_| Claim::within(&place, "x.service").ok()).map(is_alone).collect()
+        };
         let claimed = std::thread::scope(|scope| {
-            let is_alone = |claim: Claim| {
-                let alone = inside.try_lock();
-                std::thread::yield_now();
-                let is_alone = alone.is_ok();
-                drop(alone);
-                drop(claim);
-                is_alone
-            };
-            // A refused claim is one of the outcomes.
-            let claims =
-                || (0..200).filter_map(|_| Claim::within(&place, "x.service").ok()).map(is_alone).collect();
-            let threads = [scope.spawn(claims), scope.spawn(claims), scope.spawn(claims)];
-            let outcomes: Vec<Vec<bool>> =
-                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-            outcomes.concat()
+            let threads = [&claims; 3].map(|claims| scope.spawn(claims));
+            threads.map(|thread| thread.join().expect("no panic")).concat()
         });
         assert!(!claimed.is_empty() && claimed.iter().all(|alone| *alone) && !place.exists());
     }
