@@ -76,13 +76,19 @@ pub fn of_group(group: &str, processes: &Path) -> Vec<PathBuf> {
 
 /// Whether one process has loaded the library, by its directory in `/proc`.
 pub fn has_loaded(process: &Path) -> Loaded {
-    match fs::read_to_string(process.join("maps")) {
-        Ok(maps) if maps.lines().any(|line| line.ends_with(LIBRARY)) => Loaded::Yes,
+    match fs::read(process.join("maps")) {
+        Ok(maps) if maps.split(|byte| *byte == b'\n').any(is_of_library) => Loaded::Yes,
         Ok(_) => Loaded::No,
         // It may have ended meanwhile. Otherwise it is another user's.
         Err(_) if !process.exists() => Loaded::No,
         Err(_) => Loaded::Unknown,
     }
+}
+
+/// Returns whether a line of a process's `maps` file is about the library. An upgrade of Bywire has removed the file that the
+/// processes before it have mapped.
+fn is_of_library(line: &[u8]) -> bool {
+    line.strip_suffix(b" (deleted)").unwrap_or(line).ends_with(LIBRARY.as_bytes())
 }
 
 /// Returns whether a line of a process's `cgroup` file, `NUMBER:CONTROLLERS:GROUP`, names this group or one inside it.
@@ -129,6 +135,15 @@ ControlGroup=/system.slice/bywire-pairing.service
         add("2", "/system.slice/web.service.other", "/usr/local/lib/bywire/libbywire_sockets.so");
         assert_eq!(loaded(), Loaded::No);
         add("3", "/system.slice/web.service/inner", "/usr/local/lib/bywire/libbywire_sockets.so");
+        assert_eq!(loaded(), Loaded::Yes);
+        fs::remove_dir_all(processes.path().join("3")).expect("ended");
+        assert_eq!(loaded(), Loaded::No);
+        add("4", "/system.slice/web.service", "/usr/local/lib/bywire/libbywire_sockets.so (deleted)");
+        assert_eq!(loaded(), Loaded::Yes);
+        // A file whose name is not UTF-8 hides no other.
+        let mut maps = b"7f00-7f01 r-xp 0 0:0 1   /tmp/\xff\n".to_vec();
+        maps.extend(b"7f00-7f01 r-xp 0 0:0 1   /usr/lib/libbywire_sockets.so\n");
+        fs::write(processes.path().join("4/maps"), maps).expect("written");
         assert_eq!(loaded(), Loaded::Yes);
     }
 }

@@ -1,11 +1,14 @@
 //! Whether the processes of a unit are carried, and why not.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Result;
+use bywire_command::plain::one_line;
+use bywire_command::shell::quoted;
 use bywire_pairing::protocol::SERVICE_VARIABLE;
 use bywire_pairing::status;
 use serde::Serialize;
@@ -13,13 +16,14 @@ use serde::Serialize;
 use crate::carried_units::{self, Loaded};
 use crate::{count, preload_diagnosis};
 
-use super::drop_in::{DIRECTORY_VARIABLE, FILE_NAME};
+use super::drop_in::FILE_NAME;
 use super::locate::{self, drop_in_path};
 use super::manager;
+use super::sandbox::DIRECTORY_VARIABLE;
 use super::settings::Settings;
 use super::state::{PROPERTIES, State};
 use super::unit_file::UnitFile;
-use super::{cluster, drop_in};
+use super::{claim, cluster, drop_in};
 
 /// The most processes that get a line each.
 const LINES_MAX: usize = 16;
@@ -53,6 +57,8 @@ pub struct Account {
     pub why_not: Option<String>,
     /// Its own ExecStart= is another one than when the drop-in was made.
     pub is_outdated: bool,
+    /// A change of its drop-in was killed before its end.
+    pub is_unfinished: bool,
     processes: Vec<Process>,
 }
 
@@ -62,7 +68,7 @@ impl Account {
     /// # Errors
     /// systemd does not answer.
     pub fn of(unit: &str, text: &str) -> Result<Self> {
-        let properties = format!("{PROPERTIES},ControlGroup,ActiveEnterTimestamp,ExecStart");
+        let properties = format!("{PROPERTIES},LoadState,ControlGroup,ActiveEnterTimestamp,ExecStart");
         let shown = manager::show(unit, &properties)?;
         let state = State::of(&shown);
         let group = shown.value("ControlGroup").unwrap_or_default();
@@ -71,8 +77,8 @@ impl Account {
             let directories = carried_units::of_group(group, Path::new("/proc"));
             let obstacle = obstacle(unit, &shown);
             let socket = pairing(text);
-            let of_directory =
-                |directory: PathBuf| process(&directory, obstacle.as_deref(), socket.as_deref());
+            let socket = Cell::new(socket.as_deref());
+            let of_directory = |directory: PathBuf| process(&directory, obstacle.as_deref(), &socket);
             processes.extend(directories.into_iter().filter_map(of_directory));
             processes.sort_by_key(|process| process.pid);
         }
@@ -80,7 +86,10 @@ impl Account {
         let first = processes.iter().find_map(|process| process.why_not.clone());
         let why_not = match carried {
             true => None,
-            false if !state.is_up() => Some(format!("it does not run: `systemctl start {unit}`")),
+            false if !state.is_up() && shown.value("LoadState") == Some("not-found") => {
+                Some(format!("its package was removed: `bywire service remove {}`", quoted(stem(unit))))
+            }
+            false if !state.is_up() => Some(format!("it does not run: `systemctl start {}`", quoted(unit))),
             false => Some(first.unwrap_or_else(|| "it has no process".to_owned())),
         };
         let found = locate::find(unit).ok();
@@ -90,6 +99,7 @@ impl Account {
             carried,
             why_not,
             is_outdated: found.is_some_and(|found| is_outdated(&found.unit.files, text)),
+            is_unfinished: claim::is_unfinished(unit),
             processes,
         })
     }
@@ -98,13 +108,19 @@ impl Account {
     pub fn text(&self) -> String {
         let verdict = match &self.why_not {
             None => "its connections can be carried".to_owned(),
-            Some(reason) => format!("TCP: {reason}"),
+            Some(reason) => format!("TCP: {}", one_line(reason)),
         };
         let mut text = format!("{}: {}; {verdict}\n", self.unit, self.state);
-        if self.is_outdated {
-            let stem = self.unit.strip_suffix(".service").unwrap_or(&self.unit);
+        let name = quoted(stem(&self.unit));
+        if self.is_unfinished {
             text += &format!(
-                "  its own ExecStart= has changed since the drop-in was made: `bywire service add {stem} --restart`\n"
+                "  an earlier change of it was killed halfway: `bywire service add {name} --restart` makes it again, and \
+                 `bywire service remove {name} --restart` takes it back\n"
+            );
+        }
+        if self.is_outdated {
+            text += &format!(
+                "  its own ExecStart= has changed since the drop-in was made: `bywire service add {name} --restart`\n"
             );
         }
         for process in self.processes.iter().take(LINES_MAX) {
@@ -117,11 +133,17 @@ impl Account {
     }
 }
 
+/// A unit's name as it is typed.
+fn stem(unit: &str) -> &str {
+    unit.strip_suffix(".service").unwrap_or(unit)
+}
+
 impl Process {
     fn line(&self) -> String {
-        let mut line = format!("  {:>7} {}: ", self.pid, self.program);
+        // A program chooses its name.
+        let mut line = format!("  {:>7} {}: ", self.pid, one_line(&self.program));
         line += &match (&self.why_not, self.connected) {
-            (Some(reason), _) => format!("TCP: {reason}"),
+            (Some(reason), _) => format!("TCP: {}", one_line(reason)),
             (None, None) => "has the library; the pairing service does not say more".to_owned(),
             (None, Some(false)) => {
                 "has the library, and has offered no connection to the pairing service so far: \
@@ -150,19 +172,25 @@ fn obstacle(unit: &str, shown: &Settings) -> Option<String> {
     let is_started_by_run = shown.value("ExecStart").is_some_and(|start| start.contains("bywire run "));
     (!is_started_by_run).then(|| {
         format!(
-            "another drop-in has replaced its ExecStart=, as `systemctl cat {unit}` shows: rename that file so that it comes \
-             before {FILE_NAME}"
+            "another drop-in has replaced its ExecStart=, as `systemctl cat {}` shows: rename that file so that it comes before \
+             {FILE_NAME}",
+            quoted(unit)
         )
     })
 }
 
-/// Looks at one process. `obstacle` is that of its unit. `None`: it has ended.
-fn process(directory: &Path, obstacle: Option<&str>, socket: Option<&Path>) -> Option<Process> {
+/// Looks at one process. `obstacle` is that of its unit. `socket` is that of a pairing service that has answered so far.
+/// `None`: it has ended.
+fn process(directory: &Path, obstacle: Option<&str>, socket: &Cell<Option<&Path>>) -> Option<Process> {
     let pid = directory.file_name()?.to_str()?.parse().ok()?;
-    let program = fs::read_to_string(directory.join("comm")).ok()?.trim().to_owned();
+    let program = String::from_utf8_lossy(&fs::read(directory.join("comm")).ok()?).trim().to_owned();
     let loaded = carried_units::has_loaded(directory);
-    let status = match (loaded, socket) {
-        (Loaded::Yes, Some(socket)) => status::query_process(socket, pid).ok().flatten(),
+    let status = match (loaded, socket.get()) {
+        (Loaded::Yes, Some(path)) => status::query_process(path, pid).unwrap_or_else(|_silent| {
+            // Each question would wait for it again.
+            socket.set(None);
+            None
+        }),
         _ => None,
     };
     let connected = status.as_ref().map(|status| status.processes > 0);
@@ -204,7 +232,8 @@ fn reason(directory: &Path) -> String {
         |name: &str| environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()));
     if !has(SERVICE_VARIABLE) && !has(DIRECTORY_VARIABLE) {
         return format!(
-            "its environment has nothing of the unit's: what has started it clears the environment, as {} does",
+            "its environment has nothing of the unit's: what has started it clears the environment, as {} does, and nginx when it \
+             executes a new version of itself; after that, a restart helps",
             cluster::LAUNCHER
         );
     }
@@ -255,11 +284,17 @@ mod tests {
     #[test]
     fn a_process_without_the_library_has_a_reason() {
         let directory = Path::new("/proc").join(std::process::id().to_string());
-        let this = process(&directory, None, None).expect("ours");
+        let this = process(&directory, None, &Cell::new(None)).expect("ours");
         assert!(!this.library && this.connected.is_none());
+        let line = Process {
+            program: "a\u{1b}[2J\nb".into(),
+            ..process(&directory, None, &Cell::new(None)).expect("ours")
+        }
+        .line();
+        assert!(line.contains("a\\u{1b}[2J b: ") && line.lines().count() == 1, "{line}");
         let line = this.line();
         assert!(line.contains("TCP: ") && line.lines().count() == 1, "{line}");
-        let older = process(&directory, Some("older"), None).expect("ours");
+        let older = process(&directory, Some("older"), &Cell::new(None)).expect("ours");
         assert_eq!(older.why_not.as_deref(), Some("older"));
         let replaced = "ExecStart={ path=/bin/x ; argv[]=/bin/x -a ; status=0/0 }\n";
         let replaced = obstacle("x.service", &Settings::from_shown(replaced)).expect("an obstacle");
@@ -272,6 +307,7 @@ mod tests {
             carried: false,
             why_not: Some("reason".into()),
             is_outdated: true,
+            is_unfinished: true,
             processes: vec![this],
         };
         let text = account.text();
@@ -279,5 +315,7 @@ mod tests {
             text.starts_with("x.service: active; TCP: reason\n") && text.contains("service add x --restart"),
             "{text}"
         );
+        assert!(text.contains("killed halfway"), "{text}");
+        assert!(!Account { is_unfinished: false, ..account }.text().contains("killed halfway"));
     }
 }

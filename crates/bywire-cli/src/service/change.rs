@@ -1,8 +1,8 @@
 //! Writes or removes a drop-in and restarts its unit, or leaves everything as it was.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -162,15 +162,15 @@ fn await_up(unit: &str, before: &State, interrupt: Option<&Interrupt>) -> Result
     loop {
         let now = state(unit)?;
         match (now.progress(before), &up) {
-            (Progress::Failed, _) => return Ok(End::Down(now.outcome())),
+            (Progress::Failed, _) => return Ok(End::Down(now.outcome(before))),
             (Progress::Active, None) => up = Some((now, Instant::now())),
             (Progress::Active, Some((first, _))) if now.has_restarted_since(first) => {
-                return Ok(End::Down(format!("it ended at once: {}", now.outcome())));
+                return Ok(End::Down(format!("it ended at once: {}", now.outcome(before))));
             }
             (Progress::Active, Some((_, since))) if since.elapsed() >= SETTLE => return Ok(End::Up),
             (Progress::Active, Some(_)) => {}
             (Progress::Starting, Some(_)) => {
-                return Ok(End::Down(format!("it ended at once: {}", now.outcome())));
+                return Ok(End::Down(format!("it ended at once: {}", now.outcome(before))));
             }
             (Progress::Starting, None) => {
                 if now.is_stopping() && began.elapsed() < STOP_MAX {
@@ -195,6 +195,9 @@ fn state(unit: &str) -> Result<State> {
 }
 
 /// Writes a drop-in as a whole, or removes it with its directory, if that is empty then.
+///
+/// # Errors
+/// Another user may change what is in its directory, and would so decide what root executes. Or a file cannot be written.
 pub fn put(path: &Path, text: Option<&str>) -> Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let Some(text) = text else {
@@ -203,6 +206,7 @@ pub fn put(path: &Path, text: Option<&str>) -> Result<()> {
                 bail!("cannot remove {}: {error}", path.display())
             }
             _ => {
+                let _none = fs::remove_file(path.with_extension("partial"));
                 // It may have drop-ins of others.
                 let _not_empty = fs::remove_dir(directory);
                 Ok(())
@@ -210,17 +214,42 @@ pub fn put(path: &Path, text: Option<&str>) -> Result<()> {
         };
     };
     let failed = || format!("cannot write {}", path.display());
-    fs::create_dir_all(directory).with_context(failed)?;
-    // systemd reads no file that does not end with `.conf`.
+    DirBuilder::new().recursive(true).mode(0o755).create(directory).with_context(failed)?;
+    if !is_safe(directory).with_context(failed)? {
+        bail!(
+            "{} is not a directory that root alone may change: nothing was written there; `ls -ld` shows its owner, its mode or \
+             where it leads",
+            directory.display()
+        );
+    }
+    // systemd reads no file whose name does not end with `.conf`. A killed process may have left one.
     let partial = path.with_extension("partial");
-    fs::write(&partial, text).with_context(failed)?;
-    fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).with_context(failed)?;
-    fs::rename(&partial, path).with_context(failed)
+    let _none = fs::remove_file(&partial);
+    let written =
+        OpenOptions::new().write(true).create_new(true).mode(0o644).open(&partial).and_then(|mut file| {
+            // The umask does not count.
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.write_all(text.as_bytes())?;
+            // A machine that loses its power has either drop-in, and not half of one.
+            file.sync_all()?;
+            fs::rename(&partial, path)
+        });
+    written.with_context(failed)
 }
 
-/// Removes the directory that the unit had for `bywire run`.
+/// Returns whether nobody but this user and root can change what is in a directory. A link is none.
+fn is_safe(directory: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(directory)?;
+    let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    Ok(found.is_dir() && is_trusted && found.mode() & 0o022 == 0)
+}
+
+/// Removes the directory that the unit had for `bywire run`. A unit with a user of its own (`DynamicUser=`) has a link to it.
 pub fn remove_runtime(directory: &Path) {
-    let _none = fs::remove_dir_all(directory);
+    let name = directory.file_name().unwrap_or_default();
+    for path in [directory, &directory.with_file_name("private").join(name)] {
+        let _none = fs::remove_dir_all(path);
+    }
 }
 
 fn seconds_since_1970() -> u64 {
@@ -247,5 +276,46 @@ mod tests {
         fs::remove_file(other).expect("removed");
         put(&path, None).expect("it is gone already");
         assert!(!path.parent().expect("its directory").exists());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_change_and_a_link_are_left_alone() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = root.path().join("x.service.d");
+        fs::create_dir(&directory).expect("made");
+        let refused = |path: &Path| {
+            let refused = put(&path.join("zz-bywire.conf"), Some("text")).expect_err("refused").to_string();
+            assert!(refused.contains("root alone may change"), "{refused}");
+            assert_eq!(fs::read_dir(&directory).expect("listed").count(), 0);
+        };
+        fs::set_permissions(&directory, Permissions::from_mode(0o775)).expect("chmod");
+        refused(&directory);
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).expect("chmod");
+        let link = root.path().join("link.service.d");
+        std::os::unix::fs::symlink(&directory, &link).expect("linked");
+        refused(&link);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&directory, Some(65534), None).expect("chown");
+            refused(&directory);
+            std::os::unix::fs::chown(&directory, Some(0), None).expect("chown");
+        }
+        // A link in place of the file is replaced, and the file that it names is not written.
+        let named = root.path().join("named");
+        fs::write(&named, "as before").expect("written");
+        std::os::unix::fs::symlink(&named, directory.join("zz-bywire.conf")).expect("linked");
+        put(&directory.join("zz-bywire.conf"), Some("text")).expect("written");
+        assert_eq!(fs::read_to_string(&named).expect("there"), "as before");
+        assert_eq!(fs::metadata(directory.join("zz-bywire.conf")).expect("there").mode() & 0o7777, 0o644);
+    }
+
+    #[test]
+    fn the_directory_of_a_unit_is_removed_wherever_systemd_has_made_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (link, private) = (root.path().join("bywire-x"), root.path().join("private/bywire-x"));
+        fs::create_dir_all(&private).expect("made");
+        fs::write(private.join("library"), "").expect("written");
+        std::os::unix::fs::symlink("private/bywire-x", &link).expect("linked");
+        remove_runtime(&link);
+        assert!(fs::symlink_metadata(&link).is_err() && !private.exists());
     }
 }

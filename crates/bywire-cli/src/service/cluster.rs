@@ -32,7 +32,29 @@ pub struct Cluster {
 
 /// The version and the name of the cluster that a unit is for.
 pub fn of_unit(unit: &str) -> Option<(&str, &str)> {
-    unit.strip_prefix("postgresql@")?.strip_suffix(".service")?.split_once('-')
+    let (version, name) = unit.strip_prefix("postgresql@")?.strip_suffix(".service")?.split_once('-')?;
+    // Both become part of a command line for a shell.
+    (is_plain(version) && is_plain(name)).then_some((version, name))
+}
+
+fn is_plain(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-".contains(letter))
+}
+
+/// Returns whether a word is a locale, such as `de_DE.UTF-8@euro`.
+pub fn is_locale(word: &str) -> bool {
+    is_plain(&word.replace('@', "_"))
+}
+
+/// The reason why the owner of the data must not become the unit's user. `author` owns the cluster's settings, which name the
+/// data, and could otherwise become whoever owns some directory. `pg_ctlcluster` checks this, too.
+pub fn distrust(owner: u32, author: u32) -> Option<&'static str> {
+    match (owner, author) {
+        (0, _) => Some("belongs to root, and the server does not run as root: give it to the cluster's user"),
+        (_, 0) => None,
+        _ if owner == author => None,
+        _ => Some("belongs to another user than this file: give both to the cluster's user"),
+    }
 }
 
 /// The path of a cluster's file of this name.
@@ -42,7 +64,7 @@ pub fn configuration(version: &str, name: &str, file: &str) -> PathBuf {
 
 /// The value of a setting in a file of settings. The last line with it counts. `None`: it is not set, or empty.
 pub fn setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
-    let values = settings.lines().filter_map(|line| {
+    let mut values = settings.lines().filter_map(|line| {
         let rest = line.trim_start().strip_prefix(name)?;
         let value = rest.trim_start_matches(['=', ' ', '\t']);
         if value.len() == rest.len() {
@@ -53,7 +75,7 @@ pub fn setting<'a>(settings: &'a str, name: &str) -> Option<&'a str> {
             None => value.split(['#', ' ', '\t']).next(),
         }
     });
-    values.last().filter(|value| !value.is_empty())
+    values.next_back().filter(|value| !value.is_empty())
 }
 
 /// Settings that make the server the program of the unit.
@@ -93,7 +115,7 @@ pub fn settings(cluster: &Cluster, command: &Path) -> Vec<Exception> {
     ));
     if let Some(statistics) = &cluster.statistics {
         found.push(Exception::new(
-            format!("ExecStartPre=+/usr/bin/install -d -m 0750 -o {user} {}", word(statistics)),
+            format!("ExecStartPre=-/usr/bin/install -d -m 0750 {}", word(statistics)),
             "pg_ctlcluster makes this directory, which a reboot removes.",
         ));
     }
@@ -114,7 +136,25 @@ mod tests {
         assert_eq!(setting("pg_ctl_options = ''", "pg_ctl_options"), None);
         assert_eq!(setting("data_directory_mode = 0700", "data_directory"), None);
         assert_eq!(of_unit("postgresql@15-main.service"), Some(("15", "main")));
-        assert_eq!(of_unit("postgresql.service"), None);
+        assert_eq!(of_unit("postgresql@15-my-own.service"), Some(("15", "my-own")));
+        for other in [
+            "postgresql.service",
+            "postgresql@15.service",
+            "postgresql@15-a\\x27b.service",
+            "postgresql@15-.service",
+        ] {
+            assert_eq!(of_unit(other), None, "{other}");
+        }
+        assert!(is_locale("de_DE.UTF-8@euro") && !is_locale("C LD_PRELOAD=/tmp/x") && !is_locale("%h"));
+    }
+
+    #[test]
+    fn a_cluster_runs_as_the_owner_of_its_data_if_that_is_no_other_than_its_settings_owner() {
+        for (owner, author, is_refused) in
+            [(100, 100, false), (100, 0, false), (0, 0, true), (0, 100, true), (200, 100, true)]
+        {
+            assert_eq!(distrust(owner, author).is_some(), is_refused, "{owner} {author}");
+        }
     }
 
     #[test]
@@ -124,8 +164,7 @@ mod tests {
             statistics: Some("/var/run/postgresql/14-main.pg_stat_tmp".into()),
             ..Cluster::default()
         };
-        let expected =
-            "ExecStartPre=+/usr/bin/install -d -m 0750 -o postgres /var/run/postgresql/14-main.pg_stat_tmp";
+        let expected = "ExecStartPre=-/usr/bin/install -d -m 0750 /var/run/postgresql/14-main.pg_stat_tmp";
         let found = settings(&cluster, Path::new("/usr/bin/bywire"));
         assert!(found.iter().any(|exception| exception.line == expected), "{found:?}");
     }

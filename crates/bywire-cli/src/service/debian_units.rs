@@ -49,7 +49,9 @@ ExecReload=/usr/sbin/nginx -g 'daemon on; master_process on;' -s reload
 KillMode=mixed",
         &[
             PLAIN_RUN,
-            "ExecStart=/usr/local/bin/bywire run -- /usr/sbin/nginx -g 'daemon on; master_process on;'",
+            "ExecStart=/usr/local/bin/bywire run -- /usr/sbin/nginx -g 'daemon on; master_process on; env LD_PRELOAD; env \
+             BYWIRE_SOCKETS_SERVICE; env BYWIRE_SOCKETS_CORES; env BYWIRE_SOCKETS_CALLS; env BYWIRE_SOCKETS_SPIN; env \
+             BYWIRE_SOCKETS_IO_URING; env BYWIRE_SOCKETS_FILTERS; env BYWIRE_LOG;'",
         ],
     ),
     (

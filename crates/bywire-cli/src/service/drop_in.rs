@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::cluster::{self, Cluster};
 use super::refusal::Refusal;
-use super::sandbox::{self, Exception, Installation};
+use super::sandbox::{self, DIRECTORY_VARIABLE, Exception, Installation};
 use super::settings::Settings;
-use super::start_line::StartLine;
+use super::start_line::{StartLine, setting_word};
 use super::unit_file::UnitFile;
 
 /// The drop-in's file in the unit's directory. systemd reads drop-ins in the order of their names, and this one's `ExecStart=`
@@ -16,8 +16,6 @@ pub const FILE_NAME: &str = "zz-bywire.conf";
 pub const MARK: &str = "# Written by `bywire service add";
 /// The comment before the text of the unit's own `ExecStart=`, by which a later change of it is noticed.
 const ORIGINAL: &str = "# The unit's own: ExecStart=";
-/// Names the unit's directory for `bywire run`.
-pub const DIRECTORY_VARIABLE: &str = "BYWIRE_RUNTIME_DIR";
 /// The unit of the machine's pairing service.
 const PAIRING_UNIT: &str = "bywire-pairing.socket";
 
@@ -64,7 +62,12 @@ pub fn plan(unit: &Unit, installation: &Installation) -> Result<DropIn, Refusal>
         }
         _ => {
             let line = format!("ExecStart=\nExecStart={}", start.carried_by(&installation.command)?);
-            vec![Exception::new(line, "The unit's own command line, started by `bywire run`.")]
+            let mut reason = "The unit's own command line, started by `bywire run`.".to_owned();
+            if start.upgrades_itself() {
+                reason +=
+                    " nginx keeps the variables of `env` when it executes its new version in an upgrade.";
+            }
+            vec![Exception::new(line, reason)]
         }
     };
     exceptions.extend(sandbox::exceptions(&unit.sandbox, installation, &runtime)?);
@@ -79,9 +82,9 @@ pub fn plan(unit: &Unit, installation: &Installation) -> Result<DropIn, Refusal>
         format!("RuntimeDirectory={name}"),
         "The unit's user owns this directory, in which `bywire run` links the library for the loader.",
     ));
-    let pairing = installation.pairing.display();
+    let pairing = setting_word(&format!("BYWIRE_PAIRING={}", installation.pairing.display()));
     exceptions.push(Exception::new(
-        format!("Environment={DIRECTORY_VARIABLE}={} BYWIRE_PAIRING={pairing}", runtime.display()),
+        format!("Environment={DIRECTORY_VARIABLE}={} {pairing}", runtime.display()),
         "The pairing service of the machine carries the connections, whatever user a client has.",
     ));
     let original: Vec<&str> = service.values("ExecStart").collect();
@@ -114,10 +117,15 @@ fn start_line(unit: &Unit) -> Result<StartLine, Refusal> {
 /// The unit's directory for `bywire run`: its name below `/run`, and its path.
 pub fn runtime_directory(unit: &str) -> (String, PathBuf) {
     let stem = unit.strip_suffix(".service").unwrap_or(unit);
-    // The loader gives a meaning to some characters of a path, and systemd to others.
-    let plain =
-        |letter: char| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' };
-    let name = format!("bywire-{}", stem.chars().map(plain).collect::<String>());
+    // The loader gives a meaning to some characters of a path, and systemd to others. Two units never have one directory:
+    // systemd would remove it with either, and `+` is in no unit's name.
+    let mut name = "bywire-".to_owned();
+    for letter in stem.chars() {
+        match letter.is_ascii_alphanumeric() || "-_.@".contains(letter) {
+            true => name.push(letter),
+            false => name += &format!("+{:x}", u32::from(letter)),
+        }
+    }
     let path = Path::new("/run").join(&name);
     (name, path)
 }
@@ -206,8 +214,8 @@ mod tests {
         assert!(drop_in.text.contains("[Unit]\nWants=bywire-pairing.socket\nAfter=bywire-pairing.socket\n"));
         let harmless: Vec<&str> = drop_in.harmless.iter().map(|(setting, _)| setting.as_str()).collect();
         assert!(harmless.contains(&"PrivateUsers=true") && harmless.contains(&"ProtectProc=invisible"));
-        assert_eq!(runtime_directory("postgresql@15-main.service").0, "bywire-postgresql-15-main");
-        assert_eq!(runtime_directory("a\\x2db.service").1, Path::new("/run/bywire-a-x2db"));
+        assert_eq!(runtime_directory("postgresql@15-main.service").0, "bywire-postgresql@15-main");
+        assert_eq!(runtime_directory("a\\x2db:c.service").1, Path::new("/run/bywire-a+5cx2db+3ac"));
     }
 
     #[test]

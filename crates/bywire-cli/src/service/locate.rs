@@ -1,7 +1,7 @@
 //! Finds a unit, and reads it from systemd, or from its files where systemd does not run.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -33,6 +33,8 @@ const PROPERTIES: &str = "Id,LoadState,LoadError,FragmentPath,SourcePath,DropInP
     NetworkNamespacePath,JoinsNamespaceOf,RestrictAddressFamilies,SystemCallFilter,SystemCallArchitectures,UnsetEnvironment,\
     MemoryDenyWriteExecute,PrivateUsers,ProtectProc,NoNewPrivileges,RestrictNamespaces,RestrictSUIDSGID,LockPersonality,\
     PrivateDevices,ProtectKernelTunables";
+/// The longest name of a unit that a directory for drop-ins can have, with `.d` behind it.
+const UNIT_NAME_MAX: usize = 253;
 /// The most names that a hint has.
 const HINTS_MAX: usize = 5;
 
@@ -65,7 +67,10 @@ pub fn drop_ins() -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?.strip_suffix(".d")?.to_owned();
-            let text = fs::read_to_string(entry.path().join(FILE_NAME)).ok()?;
+            let path = entry.path().join(FILE_NAME);
+            // Opening a pipe would wait for its writer.
+            let is_file = is_unit_name(&name) && fs::metadata(&path).is_ok_and(|found| found.is_file());
+            let text = is_file.then(|| fs::read_to_string(path).ok()).flatten()?;
             text.starts_with(MARK).then_some((name, text))
         })
         .collect();
@@ -83,12 +88,21 @@ pub fn full_name(typed: &str) -> Result<String, Refusal> {
         return Err(Refusal::NoService(typed.to_owned()));
     }
     let name = if typed.ends_with(".service") { typed.to_owned() } else { format!("{typed}.service") };
+    if !is_unit_name(&name) {
+        return Err(Refusal::NoName(typed.to_owned()));
+    }
     if let Some(template) = name.strip_suffix("@.service") {
         let instances = instances(template);
         let example = instances.into_iter().next().unwrap_or_else(|| format!("{template}@NAME"));
         return Err(Refusal::Template(typed.to_owned(), example));
     }
     Ok(name)
+}
+
+/// Returns whether systemd allows all characters of a unit's name. Others would be patterns for `systemctl`.
+fn is_unit_name(name: &str) -> bool {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || ":-_.\\@".contains(letter);
+    name.len() <= UNIT_NAME_MAX && name.chars().all(is_allowed)
 }
 
 /// Finds a service by what was typed.
@@ -98,7 +112,7 @@ pub fn full_name(typed: &str) -> Result<String, Refusal> {
 pub fn find(typed: &str) -> Result<Found> {
     let name = full_name(typed)?;
     if !manager::is_running() {
-        return Ok(from_files(&name)?);
+        return from_files(&name);
     }
     let shown = manager::show(&name, PROPERTIES)?;
     let name = shown.value("Id").unwrap_or(&name).to_owned();
@@ -194,11 +208,17 @@ fn check_origin(name: &str, fragment: &Path, source: Option<&str>) -> Result<(),
 fn read<'a>(fragment: &'a Path, drop_ins: impl Iterator<Item = &'a PathBuf>) -> UnitFile {
     let mut files = UnitFile::default();
     for path in [fragment].into_iter().chain(drop_ins.map(PathBuf::as_path)) {
-        if let Ok(text) = fs::read_to_string(path) {
-            files.read(&text);
+        if let Ok(bytes) = fs::read(path) {
+            files.read(&readable(&bytes));
         }
     }
     files
+}
+
+/// The lines of a file that are text. systemd ignores others, too.
+fn readable(bytes: &[u8]) -> String {
+    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The instances of a template that are loaded.
@@ -229,17 +249,29 @@ fn hint(name: &str) -> String {
 
 fn cluster_of(unit: &str) -> Result<Cluster, Refusal> {
     let unknown = |cause: String| Refusal::Cluster { unit: unit.to_owned(), cause };
-    let (version, name) =
-        cluster::of_unit(unit).ok_or_else(|| unknown("its name is not postgresql@VERSION-NAME".into()))?;
+    let (version, name) = cluster::of_unit(unit).ok_or_else(|| {
+        unknown(
+            "its name is not postgresql@VERSION-NAME with letters, digits, dots, hyphens and underscores"
+                .into(),
+        )
+    })?;
     let path = cluster::configuration(version, name, "postgresql.conf");
     let text = fs::read_to_string(&path)
         .map_err(|error| unknown(format!("cannot read {}: {error}", path.display())))?;
-    let path_of = |name| cluster::setting(&text, name).map(PathBuf::from);
+    // The cluster's user may write the file, and names what root looks at and executes for it.
+    let path_of = |name| cluster::setting(&text, name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = path_of("data_directory")
-        .ok_or_else(|| unknown(format!("{} has no data_directory", path.display())))?;
-    let owner = fs::metadata(&data)
-        .map_err(|error| unknown(format!("cannot look at {}: {error}", data.display())))?
-        .uid();
+        .ok_or_else(|| unknown(format!("{} has no data_directory with an absolute path", path.display())))?;
+    let owner_of = |path: &Path| {
+        let found = fs::metadata(path);
+        found
+            .map(|found| found.uid())
+            .map_err(|error| unknown(format!("cannot look at {}: {error}", path.display())))
+    };
+    let (owner, author) = (owner_of(&data)?, owner_of(&path)?);
+    if let Some(cause) = cluster::distrust(owner, author) {
+        return Err(unknown(format!("{} of {} {cause}", data.display(), path.display())));
+    }
     let log = PathBuf::from(format!("/var/log/postgresql/postgresql-{version}-{name}.log"));
     let launcher =
         fs::read_to_string(cluster::configuration(version, name, "pg_ctl.conf")).unwrap_or_default();
@@ -249,7 +281,9 @@ fn cluster_of(unit: &str) -> Result<Cluster, Refusal> {
         data,
         user: user_name(owner),
         log: log.is_file().then_some(log),
-        language: cluster::setting(&text, "lc_messages").map(str::to_owned),
+        language: cluster::setting(&text, "lc_messages")
+            .filter(|name| cluster::is_locale(name))
+            .map(str::to_owned),
         statistics: path_of("stats_temp_directory"),
         has_launcher_options: cluster::setting(&launcher, "pg_ctl_options").is_some(),
     })
@@ -257,8 +291,13 @@ fn cluster_of(unit: &str) -> Result<Cluster, Refusal> {
 
 /// The name of a local user, or the number.
 fn user_name(number: u32) -> String {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let found = users.lines().find_map(|line| {
+    name_in("/etc/passwd", number)
+}
+
+/// The name that a file of users or groups has for a number, or the number.
+fn name_in(file: &str, number: u32) -> String {
+    let entries = fs::read_to_string(file).unwrap_or_default();
+    let found = entries.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(number)).then(|| name.to_owned())
@@ -266,17 +305,23 @@ fn user_name(number: u32) -> String {
     found.unwrap_or_else(|| number.to_string())
 }
 
-/// Checks that every user can execute the command and map the library.
+/// Checks that root alone can change the command and the library, and that every user can use them if `is_for_others`.
 ///
 /// # Errors
-/// A user cannot.
-pub fn check_installation(installation: &Installation) -> Result<(), Refusal> {
+/// A user can change them, or cannot use them.
+pub fn check_installation(installation: &Installation, is_for_others: bool) -> Result<(), Refusal> {
     for (file, wanted) in [(&installation.command, 0o1), (&installation.library, 0o4)] {
+        // systemd follows links, too.
+        let file = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
         for place in file.ancestors() {
+            let path = || place.display().to_string();
+            let Ok(found) = fs::metadata(place) else { return Err(Refusal::Unreadable(path())) };
+            if let Some(whom) = changers(&found) {
+                return Err(Refusal::Changeable { path: path(), whom });
+            }
             let wanted = if place == file { wanted } else { 0o1 };
-            let mode = fs::metadata(place).map_or(0, |found| found.permissions().mode());
-            if mode & wanted == 0 {
-                return Err(Refusal::Unreadable(place.display().to_string()));
+            if is_for_others && found.mode() & wanted == 0 {
+                return Err(Refusal::Unreadable(path()));
             }
         }
     }
@@ -286,8 +331,28 @@ pub fn check_installation(installation: &Installation) -> Result<(), Refusal> {
     }
 }
 
+/// Who can change a file or a directory, apart from root and those that Debian trusts with `/usr/local`.
+fn changers(found: &fs::Metadata) -> Option<String> {
+    let mode = found.mode();
+    if found.uid() != 0 {
+        return Some(format!("user {}", user_name(found.uid())));
+    }
+    // In a sticky directory nobody changes what is another user's.
+    if found.is_dir() && mode & 0o1000 != 0 {
+        return None;
+    }
+    if mode & 0o002 != 0 {
+        return Some("every user".to_owned());
+    }
+    let group = name_in("/etc/group", found.gid());
+    let is_trusted = ["root", "staff"].contains(&group.as_str());
+    (mode & 0o020 != 0 && !is_trusted).then(|| format!("group {group}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -299,11 +364,18 @@ mod tests {
             ("../redis", "is no service"),
             ("--force", "is no service"),
             ("no-such@", "name one of its instances"),
+            ("redis*", "is no name of a unit"),
+            ("redis server", "`systemd-escape`"),
+            ("redis\n", "is no name of a unit"),
+            ("rédis", "is no name of a unit"),
+            (&"a".repeat(260), "is no name of a unit"),
         ] {
             let refused = full_name(typed).expect_err(typed).to_string();
             assert!(refused.contains(expected), "{typed}: {refused}");
         }
+        assert_eq!(full_name("a\\x2db:c").expect("escaped"), "a\\x2db:c.service");
         assert!(hint("no-such-service-anywhere").contains("list-unit-files"));
+        assert_eq!(readable(b"[Service]\n# \xe4\nExecStart=/x"), "[Service]\nExecStart=/x");
     }
 
     #[test]
@@ -316,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_installation_is_refused() {
+    fn an_installation_that_is_private_or_not_roots_alone_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let place = |name: &str| directory.path().join(name);
         for name in ["bywire", "library"] {
@@ -325,10 +397,27 @@ mod tests {
         }
         let installation =
             Installation { command: place("bywire"), library: place("library"), pairing: "/run/x".into() };
+        let refused = |is_for_others| {
+            check_installation(&installation, is_for_others)
+                .map_or_else(|refused| refused.to_string(), |()| String::new())
+        };
+        assert_eq!(user_name(0), "root");
+        if !rustix::process::geteuid().is_root() {
+            assert!(refused(false).contains("can be changed by user"), "{}", refused(false));
+            return println!("not run: an installation of root: this user cannot make one");
+        }
         // The directory is of this user alone.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).expect("chmod");
-        let refused = check_installation(&installation).expect_err("private").to_string();
-        assert!(refused.contains("install Bywire where every user can"), "{refused}");
-        assert_eq!(user_name(0), "root");
+        assert!(refused(true).contains("install Bywire where every user can"), "{}", refused(true));
+        assert_eq!(refused(false), "");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let chown = |user, group| std::os::unix::fs::chown(place("library"), user, group).expect("chown");
+        chown(Some(65534), None);
+        assert!(refused(true).contains("can be changed by user nobody"), "{}", refused(true));
+        chown(Some(0), Some(65534));
+        fs::set_permissions(place("library"), fs::Permissions::from_mode(0o775)).expect("chmod");
+        assert!(refused(true).contains("can be changed by group"), "{}", refused(true));
+        fs::set_permissions(place("library"), fs::Permissions::from_mode(0o757)).expect("chmod");
+        assert!(refused(true).contains("can be changed by every user"), "{}", refused(true));
     }
 }

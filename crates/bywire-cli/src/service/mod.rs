@@ -2,6 +2,7 @@
 
 mod carriage;
 mod change;
+mod claim;
 mod cluster;
 #[cfg(test)]
 mod debian_units;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use bywire_command::exit_status::{INTERRUPTED, Misuse, complain};
 use bywire_command::output::print;
+use bywire_command::shell::quoted;
 use bywire_pairing::{launch, status};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -29,6 +31,7 @@ use serde_json::{Value, json};
 use crate::run::{MACHINE_SOCKET, machine_socket};
 use carriage::Account;
 use change::{Change, Interrupt, Outcome, Undone};
+use claim::Claim;
 use drop_in::DropIn;
 use locate::Found;
 use refusal::Refusal;
@@ -149,9 +152,7 @@ impl AddArgs {
         let has_other_user = found.unit.sandbox.value("User").is_some_and(|user| user != "root")
             || found.unit.sandbox.is_on("DynamicUser")
             || found.unit.cluster.is_some();
-        if has_other_user {
-            locate::check_installation(&installation)?;
-        }
+        locate::check_installation(&installation, has_other_user)?;
         let drop_in = drop_in::plan(&found.unit, &installation)?;
         if self.dry_run {
             return print(&match self.json {
@@ -159,28 +160,31 @@ impl AddArgs {
                 false => explanation(&found, &drop_in),
             });
         }
-        require_root(&format!("bywire service add {}", self.name))?;
+        let command = format!("bywire service add {}", quoted(&self.name));
+        require_root(&command)?;
+        let unit = found.unit.name.as_str();
         let path = found.drop_in();
         if fs::read_to_string(&path).is_ok_and(|text| drop_in::original(&text).is_none()) {
             bail!("{} is not of `bywire service`: rename it first", path.display());
         }
         drop_in.notes.iter().for_each(|note| complain("bywire", note));
         if !manager::is_running() {
+            let _claim = Claim::of(unit)?;
             change::put(&path, Some(&drop_in.text))?;
             return print(&match self.json {
                 true => format!("{}\n", object(&found, &drop_in, None, None)),
                 false => format!(
-                    "systemd does not run here: {} was read from its files, and {} holds from its next start on\n",
-                    found.unit.name,
+                    "systemd does not run here: {unit} was read from its files, and {} holds from its next start on\n",
                     path.display()
                 ),
             });
         }
         require_pairing(&installation)?;
-        let unit = found.unit.name.as_str();
         let restart = self.restart || asks(self.json, unit);
+        let interrupt = Interrupt::watch()?;
+        let _claim = Claim::of(unit)?;
         let change = Change { unit, path: &path, text: Some(&drop_in.text) };
-        let outcome = change.apply(restart, &Interrupt::watch()?)?;
+        let outcome = change.apply(restart, &interrupt)?;
         let account = match outcome {
             Outcome::Restarted => Some(Account::of(unit, &drop_in.text)?),
             Outcome::Stopped | Outcome::Waits => None,
@@ -188,7 +192,7 @@ impl AddArgs {
         print(&match self.json {
             true => format!("{}\n", object(&found, &drop_in, Some(outcome), account.as_ref())),
             false => {
-                let command = format!("bywire service add {} --restart", self.name);
+                let command = format!("{command} --restart");
                 let written = format!("wrote {}\n", path.display());
                 written
                     + &outcome_text(unit, outcome, &command)
@@ -198,7 +202,7 @@ impl AddArgs {
         match account.as_ref().and_then(|account| account.why_not.as_ref()) {
             Some(reason) => bail!(
                 "{unit} runs, but is not carried: {reason}. `bywire service remove {} --restart` takes the drop-in away",
-                self.name
+                quoted(&self.name)
             ),
             None => Ok(()),
         }
@@ -252,11 +256,14 @@ impl CheckArgs {
 impl RemoveArgs {
     fn run(self) -> Result<()> {
         let (unit, _) = added(&self.name)?;
-        require_root(&format!("bywire service remove {}", self.name))?;
+        require_root(&format!("bywire service remove {}", quoted(&self.name)))?;
         let path = locate::drop_in_path(&unit);
-        let outcome = if manager::is_running() {
-            let restart = self.restart || asks(self.json, &unit);
-            Change { unit: &unit, path: &path, text: None }.apply(restart, &Interrupt::watch()?)?
+        let is_running = manager::is_running();
+        let restart = is_running && (self.restart || asks(self.json, &unit));
+        let interrupt = Interrupt::watch()?;
+        let _claim = Claim::of(&unit)?;
+        let outcome = if is_running {
+            Change { unit: &unit, path: &path, text: None }.apply(restart, &interrupt)?
         } else {
             change::put(&path, None)?;
             Outcome::Stopped
@@ -271,7 +278,7 @@ impl RemoveArgs {
                 json!({ "unit": unit, "removed": path, "restarted": outcome == Outcome::Restarted })
             ),
             false => {
-                let command = format!("systemctl restart {unit}");
+                let command = format!("systemctl restart {}", quoted(&unit));
                 format!("removed {}\n{}", path.display(), outcome_text(&unit, outcome, &command))
             }
         })
@@ -296,7 +303,16 @@ fn added(name: &str) -> Result<(String, String)> {
 fn installation() -> Result<Installation> {
     let command = std::env::current_exe().context("cannot tell where this command is")?;
     let pairing = machine_socket()?.unwrap_or_else(|| PathBuf::from(MACHINE_SOCKET));
-    Ok(Installation { command, library: launch::find_library()?, pairing })
+    let installation = Installation { command, library: launch::find_library()?, pairing };
+    for path in [&installation.command, &installation.library, &installation.pairing] {
+        if path.to_str().is_none_or(|path| path.chars().any(char::is_control)) {
+            bail!(
+                "no unit can name {}, as it has control characters: install Bywire elsewhere",
+                path.display()
+            );
+        }
+    }
+    Ok(installation)
 }
 
 fn require_root(command: &str) -> Result<()> {

@@ -23,6 +23,10 @@ pub enum Refusal {
     Template(String, String),
     #[error("{0} is no service: name a unit that ends with .service")]
     NoService(String),
+    #[error(
+        "{0} is no name of a unit: those have letters, digits and :-_.\\@ only, and `systemd-escape` turns a path into one"
+    )]
+    NoName(String),
     #[error("{name} starts no program that stays (Type=oneshot): {hint}")]
     Oneshot { name: String, hint: String },
     #[error("{0} has no ExecStart=, so it starts no program")]
@@ -55,6 +59,11 @@ pub enum Refusal {
         "the user of the unit cannot read {0}: install Bywire where every user can, for instance in /usr/local"
     )]
     Unreadable(String),
+    #[error(
+        "{path} can be changed by {whom}, who would decide what the unit executes: install Bywire as root, for instance in \
+         /usr/local"
+    )]
+    Changeable { path: String, whom: String },
     #[error("{0} is on a file system without the right to execute (noexec): install Bywire elsewhere")]
     NoExec(String),
     #[error(

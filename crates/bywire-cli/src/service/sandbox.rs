@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::drop_in::DIRECTORY_VARIABLE;
 use super::refusal::Refusal;
 use super::settings::Settings;
+use super::start_line::setting_word;
+
+/// Names the unit's directory for `bywire run`.
+pub const DIRECTORY_VARIABLE: &str = "BYWIRE_RUNTIME_DIR";
 
 /// The system calls that the library makes beside those of any server. docs/sockets.md lists them.
 const CALLS: [&str; 33] = [
@@ -143,6 +146,10 @@ fn directory(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new("/"))
 }
 
+fn path_word(path: &Path) -> String {
+    setting_word(&path.display().to_string())
+}
+
 /// Shows what is hidden.
 fn visible(
     settings: &Settings,
@@ -160,8 +167,7 @@ fn visible(
     let root = ["RootDirectory", "RootImage"].into_iter().find(|name| settings.value(name).is_some());
     let covers: Vec<&str> = settings.paths("TemporaryFileSystem").collect();
     let is_hidden = |path: &Path| root.is_some() || covers.iter().any(|cover| path.starts_with(cover));
-    let mut bound: Vec<String> =
-        shared.into_iter().filter(|path| is_hidden(path)).map(|path| path.display().to_string()).collect();
+    let mut bound: Vec<String> = shared.into_iter().filter(|path| is_hidden(path)).map(path_word).collect();
     bound.dedup();
     let cause = root.unwrap_or("TemporaryFileSystem");
     let mut lines = Vec::new();
@@ -200,7 +206,7 @@ fn executable(settings: &Settings, installation: &Installation) -> Option<Except
     let is_forbidden = |file: &Path| depth("NoExecPaths", file) > depth("ExecPaths", file);
     let files = [installation.command.as_path(), directory(&installation.library)];
     let mut forbidden: Vec<String> =
-        files.into_iter().filter(|file| is_forbidden(file)).map(|file| file.display().to_string()).collect();
+        files.into_iter().filter(|file| is_forbidden(file)).map(path_word).collect();
     forbidden.dedup();
     let reason = "NoExecPaths= forbids to execute `bywire run` and to map the library.";
     (!forbidden.is_empty()).then(|| Exception::new(format!("ExecPaths={}", forbidden.join(" ")), reason))

@@ -35,7 +35,7 @@ impl Settings {
 
     /// The words of all values. Quotation marks around a word are left out.
     pub fn words<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.values(name).flat_map(str::split_whitespace).map(|word| word.trim_matches('"'))
+        self.values(name).flat_map(words)
     }
 
     /// The paths of a list, without the marks of systemd before them and the options behind them.
@@ -53,9 +53,33 @@ impl Settings {
     }
 }
 
+/// The words of a value. One in quotation marks may have spaces.
+fn words(mut rest: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        rest = rest.trim_start();
+        let mark = rest.chars().next()?;
+        let quoted = ['"', '\''].contains(&mark).then(|| rest[1..].split_once(mark)).flatten();
+        let (word, after) =
+            quoted.unwrap_or_else(|| rest.split_once(char::is_whitespace).unwrap_or((rest, "")));
+        rest = after;
+        Some(word)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_in_quotation_marks_may_have_spaces() {
+        let shown = "DropInPaths=/a.conf \"/b c.conf\"  /d.conf \"/e\nUnsetEnvironment=\n";
+        let settings = Settings::from_shown(shown);
+        assert_eq!(
+            settings.words("DropInPaths").collect::<Vec<_>>(),
+            ["/a.conf", "/b c.conf", "/d.conf", "\"/e"]
+        );
+        assert_eq!(settings.words("UnsetEnvironment").count(), 0);
+    }
 
     #[test]
     fn an_empty_value_undoes_earlier_ones() {

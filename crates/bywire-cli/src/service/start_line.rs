@@ -2,10 +2,29 @@
 
 use std::path::Path;
 
+use bywire_pairing::filters;
+use bywire_pairing::protocol::{
+    CALLS_VARIABLE, CORES_VARIABLE, IO_URING_VARIABLE, LOG_VARIABLE, SERVICE_VARIABLE, SPIN_VARIABLE,
+};
+
 use super::refusal::Refusal;
 
 /// Programs that start another one in an environment of its own.
 const CLEARING: [&str; 5] = ["su", "sudo", "runuser", "doas", "login"];
+
+/// A program that clears its environment when it executes a new version of itself, except what its `env` directives name.
+const UPGRADING: &str = "nginx";
+/// The environment that `bywire run` sets.
+const VARIABLES: [&str; 8] = [
+    "LD_PRELOAD",
+    SERVICE_VARIABLE,
+    CORES_VARIABLE,
+    CALLS_VARIABLE,
+    SPIN_VARIABLE,
+    IO_URING_VARIABLE,
+    filters::VARIABLE,
+    LOG_VARIABLE,
+];
 
 /// One command of a unit, with the text that its file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +81,33 @@ impl StartLine {
             prefixes = prefixes.replace('@', "");
             started = format!("{program} {}", rest.trim_start());
         }
+        if self.upgrades_itself() {
+            started = with_directives(&started);
+        }
         Ok(format!("{prefixes}{} run -- {}", word(command), started.trim_end()))
+    }
+
+    /// Returns whether the program is nginx, which an upgrade of its package has execute its new version.
+    pub fn upgrades_itself(&self) -> bool {
+        self.program_name() == UPGRADING
+    }
+}
+
+/// A command line of nginx that keeps the environment of `bywire run`. nginx reads one option `-g` only.
+fn with_directives(line: &str) -> String {
+    let directives = VARIABLES.map(|name| format!(" env {name};")).concat();
+    let Some((before, after)) = line.split_once(" -g ") else {
+        return format!("{} -g '{}'", line.trim_end(), directives.trim_start());
+    };
+    let after = after.trim_start();
+    let mark = after.chars().next().filter(|mark| ['"', '\''].contains(mark));
+    match mark.and_then(|mark| Some((mark, after[1..].split_once(mark)?))) {
+        Some((mark, (own, rest))) => {
+            let end = if own.trim_end().ends_with([';', '}']) || own.trim().is_empty() { "" } else { ";" };
+            format!("{before} -g {mark}{own}{end}{directives}{mark}{rest}")
+        }
+        // Its directives are one word, which ends with a semicolon of its own.
+        None => line.to_owned(),
     }
 }
 
@@ -77,13 +122,18 @@ fn first_word(line: &str) -> (&str, &str) {
     line.split_once(char::is_whitespace).unwrap_or((line, ""))
 }
 
-/// A path as one word of a unit's file.
+/// A path as one word of a command line in a unit's file.
 pub fn word(path: &Path) -> String {
-    let path = path.display().to_string().replace('%', "%%").replace('$', "$$");
-    if !path.contains([' ', '\t', '"', '\'', '\\']) {
-        return path;
+    setting_word(&path.display().to_string().replace('$', "$$"))
+}
+
+/// One word of another setting in a unit's file, in which `$` has no meaning.
+pub fn setting_word(text: &str) -> String {
+    let text = text.replace('%', "%%");
+    if !text.contains([' ', '\t', '"', '\'', '\\']) {
+        return text;
     }
-    format!("\"{}\"", path.replace('\\', "\\\\").replace('"', "\\\""))
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -105,7 +155,24 @@ mod tests {
         ] {
             assert_eq!(carried(line).expect(line), expected);
         }
-        assert_eq!(word(Path::new("/a b/100%")), "\"/a b/100%%\"");
+        assert_eq!(word(Path::new("/a b/100%$")), "\"/a b/100%%$$\"");
+        assert_eq!(setting_word("/a\\b/100%$"), "\"/a\\\\b/100%%$\"");
+    }
+
+    #[test]
+    fn nginx_keeps_the_environment_when_it_executes_a_new_version_of_itself() {
+        let directives = VARIABLES.map(|name| format!("env {name};")).join(" ");
+        for (line, expected) in [
+            ("/usr/sbin/nginx", format!("/usr/sbin/nginx -g '{directives}'")),
+            (
+                "/usr/sbin/nginx -g 'daemon off;' -q",
+                format!("/usr/sbin/nginx -g 'daemon off; {directives}' -q"),
+            ),
+            ("/usr/sbin/nginx -g \"daemon off\"", format!("/usr/sbin/nginx -g \"daemon off; {directives}\"")),
+            ("/usr/sbin/nginx -g daemon_off;", "/usr/sbin/nginx -g daemon_off;".to_owned()),
+        ] {
+            assert_eq!(carried(line).expect(line), format!("/usr/bin/bywire run -- {expected}"));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::settings::Settings;
 
 /// The properties that [`State`] is made of.
 pub const PROPERTIES: &str =
-    "ActiveState,SubState,InvocationID,NRestarts,Result,ExecMainCode,ExecMainStatus,TimeoutStartUSec";
+    "ActiveState,SubState,InvocationID,Job,NRestarts,Result,ExecMainCode,ExecMainStatus,TimeoutStartUSec";
 /// A unit without a limit of its own, or with a longer one, is given this time.
 const START_MAX: Duration = Duration::from_secs(300);
 
@@ -16,6 +16,8 @@ pub struct State {
     active: String,
     sub: String,
     invocation: String,
+    /// systemd has a job for it, such as the restart.
+    has_job: bool,
     restarts: u64,
     result: String,
     exit_status: String,
@@ -41,6 +43,7 @@ impl State {
             active: text("ActiveState"),
             sub: text("SubState"),
             invocation: text("InvocationID"),
+            has_job: shown.value("Job").is_some(),
             restarts: shown.value("NRestarts").and_then(|count| count.parse().ok()).unwrap_or(0),
             result: text("Result"),
             exit_status: text("ExecMainStatus"),
@@ -70,19 +73,18 @@ impl State {
 
     /// How far the unit has come since it was `before`, when its restart was asked for.
     pub fn progress(&self, before: &Self) -> Progress {
-        if self.sub == "auto-restart" || self.active == "failed" {
-            // The state of an earlier failure says nothing about the restart.
-            return if self.invocation == before.invocation && self.active == before.active {
-                Progress::Starting
-            } else {
-                Progress::Failed
-            };
+        if self.invocation == before.invocation {
+            // The state before its restart says nothing. systemd drops the job if something that the unit requires fails.
+            return if self.has_job { Progress::Starting } else { Progress::Failed };
         }
-        let is_active = matches!(self.active.as_str(), "active" | "reloading");
-        if self.invocation == before.invocation || !is_active {
-            return Progress::Starting;
+        // The count begins at 0 with a start that somebody asked for.
+        let has_restarted = self.restarts > 0 && self.restarts != before.restarts;
+        match self.active.as_str() {
+            _ if has_restarted || self.sub == "auto-restart" => Progress::Failed,
+            "active" | "reloading" => Progress::Active,
+            "activating" | "deactivating" => Progress::Starting,
+            _ => Progress::Failed,
         }
-        Progress::Active
     }
 
     /// Returns whether systemd has started it once more since `earlier`.
@@ -90,8 +92,14 @@ impl State {
         self.restarts > earlier.restarts || self.invocation != earlier.invocation
     }
 
-    /// The outcome as systemd has it.
-    pub fn outcome(&self) -> String {
+    /// The outcome of a restart as systemd has it. `before` is the state when the restart was asked for.
+    pub fn outcome(&self, before: &Self) -> String {
+        if self.invocation == before.invocation {
+            return format!(
+                "{} ({}), as systemd has dropped its restart: a unit that it requires has failed, or somebody has stopped it",
+                self.active, self.sub
+            );
+        }
         let meaning = match self.exit_status.as_str() {
             "203" => ": a program could not be executed",
             "226" => ": the sandbox could not be set up",
@@ -146,20 +154,35 @@ mod tests {
     fn a_restarted_unit_is_active_or_has_failed_once_its_invocation_is_new() {
         let before = state("active", "running", "a", 0);
         for (now, expected) in [
-            (state("active", "running", "a", 0), Progress::Starting),
-            (state("deactivating", "stop", "a", 0), Progress::Starting),
             (state("activating", "start", "b", 0), Progress::Starting),
             (state("active", "running", "b", 0), Progress::Active),
             (state("activating", "auto-restart", "b", 0), Progress::Failed),
+            // The next start is under way when it is looked at.
+            (state("activating", "start", "c", 1), Progress::Failed),
+            (state("active", "running", "c", 1), Progress::Failed),
+            (state("deactivating", "stop", "b", 0), Progress::Starting),
             (state("failed", "failed", "b", 0), Progress::Failed),
-            (state("failed", "failed", "a", 0), Progress::Failed),
+            // A program that has ended without an error.
+            (state("inactive", "dead", "b", 0), Progress::Failed),
         ] {
             assert_eq!(now.progress(&before), expected, "{now:?}");
         }
-        // A unit that had failed before is not failed anew until it was tried.
-        let failed = state("failed", "failed", "a", 0);
-        assert_eq!(failed.progress(&failed), Progress::Starting);
         assert!(state("active", "running", "b", 1).has_restarted_since(&state("active", "running", "b", 0)));
+    }
+
+    #[test]
+    fn a_unit_with_its_old_invocation_waits_for_its_job_and_has_failed_without_one() {
+        for (active, sub) in
+            [("active", "running"), ("deactivating", "stop"), ("inactive", "dead"), ("failed", "failed")]
+        {
+            let before = state(active, sub, "a", 3);
+            let waits = State { has_job: true, ..before.clone() };
+            assert_eq!(waits.progress(&before), Progress::Starting, "{active}");
+            assert_eq!(before.progress(&before), Progress::Failed, "{active}");
+        }
+        let shown = "ActiveState=inactive\nSubState=dead\nJob=\n";
+        assert!(!State::of(&Settings::from_shown(shown)).has_job);
+        assert!(State::of(&Settings::from_shown(&shown.replace("Job=", "Job=17"))).has_job);
     }
 
     #[test]
@@ -177,6 +200,7 @@ mod tests {
         let long = State { start_timeout: Some(Duration::from_secs(900)), ..State::default() };
         assert_eq!((long.start_max(), State::default().start_max()), (START_MAX, START_MAX));
         let failed = State { exit_status: "203".into(), ..state("failed", "failed", "b", 0) };
-        assert!(failed.outcome().contains("could not be executed"));
+        assert!(failed.outcome(&long).contains("could not be executed"));
+        assert!(failed.outcome(&failed).contains("has dropped its restart"));
     }
 }

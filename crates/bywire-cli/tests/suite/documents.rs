@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 63] = [
+const RULES: [(&str, Rule); 64] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (

@@ -2,10 +2,7 @@
 
 use core::ffi::{c_int, c_long};
 
-use bywire_pairing::reason::Reason;
-
 use super::{data, descriptor, files, older_calls, polling, process, socket, take_over};
-use crate::connection::fallback;
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real, signal_deferral};
 use crate::pairing::offer;
@@ -76,9 +73,8 @@ fn call(number: c_long, given: [usize; 6]) -> c_long {
                 exit::end_thread();
                 real()
             }
-            libc::SYS_io_setup => {
-                // Submissions to the ring are not hooked.
-                fallback::all_to_kernel(Reason::Option);
+            libc::SYS_io_submit => {
+                files::before_submission(c as _, b);
                 real()
             }
             libc::SYS_socket => socket::socket(fd, b as _, c as _).into(),

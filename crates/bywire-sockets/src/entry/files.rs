@@ -8,7 +8,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::data::{receive_parts, send_list};
 use super::take_over;
-use crate::connection::fallback::to_kernel;
+use crate::connection::fallback::{all_to_kernel, to_kernel};
 use crate::connection::sockets::{self, Connection};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX};
@@ -25,6 +25,21 @@ const RWF_NOWAIT: c_int = 8;
 const RWF_NOSIGNAL: c_int = 0x100;
 /// The flags that have no effect on a socket: high priority, two kinds of synchronous writing, appending.
 const RWF_IDLE: c_int = 0x17;
+
+/// From uapi/linux/aio_abi.h.
+const IOCB_CMD_POLL: u16 = 5;
+
+/// The beginning of `struct iocb` in uapi/linux/aio_abi.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Submission {
+    _data: u64,
+    _key: u32,
+    _flags: i32,
+    operation: u16,
+    _priority: i16,
+    fd: i32,
+}
 
 take_over! {
     /// Sends from a file.
@@ -113,6 +128,29 @@ fn before_threads(list: *const *mut c_void, count: c_int) {
     if are_readable(list, count) {
         // SAFETY: the program's own list, which can be read.
         (0..count).for_each(|index| before_thread(unsafe { list.add(index).read() }));
+    }
+}
+
+/// Handles requests before `io_submit` passes them to the kernel, which reads, writes and polls by itself. Their sockets
+/// stay in the kernel.
+pub(super) fn before_submission(list: *const *const Submission, count: usize) {
+    if !are_readable(list, count) {
+        return;
+    }
+    for index in 0..count {
+        // SAFETY: the program's own list, which can be read.
+        let request = unsafe { list.add(index).read() };
+        if !are_readable(request, 1) {
+            return;
+        }
+        // SAFETY: it can be read.
+        let Submission { operation, fd, .. } = unsafe { request.read() };
+        match descriptors::kind(fd) {
+            DescriptorKind::Socket(_) => to_kernel(fd, Reason::Option),
+            // The kernel's own readiness of a set lacks that of carried connections.
+            DescriptorKind::EpollSet(_) if operation == IOCB_CMD_POLL => all_to_kernel(Reason::Option),
+            _ => {}
+        }
     }
 }
 

@@ -286,6 +286,17 @@ fn a_program_whose_own_clock_stands_still_is_carried_like_others() {
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
 }
 
+/// Such a program was TCP from `io_setup` on once, and MariaDB is one.
+#[test]
+fn asynchronous_file_io_of_the_kernel_leaves_connections_carried_and_that_of_sockets_does_not() {
+    let pairing = TestService::new();
+    let Some(program) = pairing.compiled("native_aio.c", "native_aio", &["-pthread"]) else { return };
+    let [plain, beside] = [None, Some(4)].map(|calls| transcript(&pairing, &program, &[], calls));
+    assert_eq!(beside, plain, "with the library, and without");
+    let status = pairing.status();
+    assert_eq!(status.carried_ever, 1, "{status:?}");
+}
+
 #[test]
 fn single_calls_return_what_they_return_over_tcp() {
     same(

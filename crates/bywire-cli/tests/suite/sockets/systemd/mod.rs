@@ -1,6 +1,7 @@
 //! systemd, booted over a throw-away copy of this machine's files.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use super::{Fabric, ended_within, library, write};
 use crate::packages::are_installed;
 
 const BOOT: &str = include_str!("boot.sh");
-const COMMON: &str = include_str!("common.sh");
+const SETUP: &str = include_str!("setup.sh");
 const CLIENTS: &str = include_str!("clients.py");
 
 /// Some twenty starts of services, each watched for two seconds at least.
 const TIMEOUT: Duration = Duration::from_secs(420);
 
-/// The output of a script in a booted machine that has these files, by their names and texts. `None`, with a message:
-/// it cannot be booted here.
-pub fn booted(script: &str, files: &[(&str, &str)]) -> Option<String> {
+/// The output of a script in a booted machine that has these files, by their names and texts, and the packages of a directory
+/// beside it. `None`, with a message: it cannot be booted here.
+pub fn booted(script: &str, files: &[(&str, &str)], packages: Option<&Path>) -> Option<String> {
     let servers = [
         ("redis-server", "redis-server"),
         ("nginx", "nginx-light"),
@@ -55,9 +56,13 @@ pub fn booted(script: &str, files: &[(&str, &str)]) -> Option<String> {
     for (name, text) in super::service::UNITS {
         write(place(name), text);
     }
-    let scripts = [("boot", BOOT), ("common", COMMON), ("clients.py", CLIENTS), ("inside", script)];
+    let scripts = [("boot", BOOT), ("setup", SETUP), ("clients.py", CLIENTS), ("inside", script)];
     for (name, text) in files.iter().chain(&scripts) {
         write(place(name), text);
+    }
+    if let Some(packages) = packages {
+        let status = Command::new("cp").arg("-r").arg(packages).arg(place("packages")).status();
+        assert!(status.expect("it starts").success(), "packages are copied");
     }
     let group = Group::new(&fabric)?;
     let enter = "mkdir \"$GROUP\"; echo $$ >\"$GROUP/cgroup.procs\"; exec \"$@\"";
