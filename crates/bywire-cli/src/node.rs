@@ -123,6 +123,10 @@ impl InitArgs {
         let host = [process::host_name()];
         let typed = if self.addresses.is_empty() { &host[..] } else { &self.addresses };
         let addresses = nodes::parse_addresses(typed, self.port)?;
+        // The host's own name need not be known here.
+        if !self.addresses.is_empty() {
+            nodes::check_resolved(&addresses)?;
+        }
         let key = bywire_wire::handshake::PublicKey([0; 32]);
         Ok(Node { name: name.to_owned(), addresses, key, is_bridge: false })
     }
