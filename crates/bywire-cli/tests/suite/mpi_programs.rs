@@ -328,7 +328,7 @@ fn the_doctor_names_an_mpi_without_libfabric() {
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("executable");
     }
-    let printed = home.run("PATH=\"$HOME/own:$PATH\" bywire doctor");
+    let printed = home.run("PATH=\"$HOME/own:$PATH\" bywire doctor --all");
     let line = printed.lines().find(|line| line.contains("MPICH") && line.contains("4.0.2"));
     assert!(
         line.is_some_and(|line| line.contains("NO") && line.contains("built without libfabric")),
