@@ -107,7 +107,7 @@ const RULES: [(&str, Rule); 60] = [
     ("mpirun -n 2 --mca ", Elsewhere("crates/bywire-ofi/tests/suite/open_mpi.rs")),
     ("mpirun ", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("mpiexec ", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
-    ("podman run --rm -v \"$HOME/bywire", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
+    ("podman run --rm -v \"$HOME/.bywire", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("MPIR_CVAR_CH4_NETMOD=", Elsewhere("crates/bywire-ofi/tests/suite/mpich.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
@@ -611,12 +611,12 @@ fn a_clone_is_installed_and_removed_by_the_printed_commands() {
         cp {tree}/x .
         {install}
         {path}
-        test \"$(command -v bywire)\" = \"$HOME/bywire/bin/bywire\"
+        test \"$(command -v bywire)\" = \"$HOME/.bywire/bin/bywire\"
         bywire --version
         {session}
         ls sessions/*/report.html
         {uninstall}
-        test ! -e \"$HOME/bywire\"
+        test ! -e \"$HOME/.bywire\"
         # From here on below /usr/local, which is another one.
         mount -t tmpfs none /usr/local
         PATH=\"$HOME/cargo/bin:$PATH\"

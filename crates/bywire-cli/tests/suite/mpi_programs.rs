@@ -60,7 +60,7 @@ impl Home {
             return None;
         }
         let directory = tempfile::tempdir().expect("a directory");
-        install(&directory.path().join("bywire"));
+        install(&directory.path().join(".bywire"));
         let home = Self { directory, programs };
         home.compile();
         Some(home)
@@ -94,7 +94,7 @@ impl Home {
             .args([SECONDS, "unshare", "-m", "--uts", "sh", "-ec", script])
             .current_dir(self.directory.path());
         let old = std::env::var_os("PATH").unwrap_or_default();
-        let installed = self.path("bywire/bin");
+        let installed = self.path(".bywire/bin");
         let all = self.programs.iter().cloned().chain([installed]).chain(std::env::split_paths(&old));
         shell.env("PATH", std::env::join_paths(all).expect("a path")).env("HOME", self.directory.path());
         for name in ["FI_PROVIDER", "FI_PROVIDER_PATH", "BYWIRE_RUNTIME_DIR"] {
@@ -232,7 +232,7 @@ fn an_installation_moves_no_job_that_has_not_asked() {
         let script = [
             home.own_ports(),
             logged(&mpi.start(), false),
-            "export FI_PROVIDER_PATH=\"$HOME/bywire/lib/bywire/libfabric\"".to_owned(),
+            "export FI_PROVIDER_PATH=\"$HOME/.bywire/lib/bywire/libfabric\"".to_owned(),
             mpi.start(),
             "test -z \"$(ls -A /run/bywire)\"".to_owned(),
         ];
