@@ -109,6 +109,7 @@ const RULES: [(&str, Rule); 60] = [
     ("mpiexec ", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("podman run --rm -v \"$HOME/.bywire", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("MPIR_CVAR_CH4_NETMOD=", Elsewhere("crates/bywire-ofi/tests/suite/mpich.rs")),
+    ("I_MPI_FABRICS=", Elsewhere("crates/bywire-ofi/tests/suite/intel_mpi.rs")),
     ("cargo run -p bywire-capi ", Run(Installation)),
     ("sudo ldconfig", Run(Installation)),
     ("python3 examples/python/", Elsewhere("crates/bywire-python/tests/suite/examples.rs")),

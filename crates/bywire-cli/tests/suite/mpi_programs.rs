@@ -176,12 +176,12 @@ fn programs_of_one_machine_use_the_fabric_by_the_printed_commands_until_these_ar
             command("eval \"$(bywire mpi env)\""),
             logged(&start, true),
             command("eval \"$(bywire mpi env --unset)\""),
-            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
+            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|I_MPI_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
             logged(&start, false),
             // The same by hand, for a shell without the command.
             command("eval \"$(bywire mpi env)\""),
             command("unset FI_PROVIDER_PATH "),
-            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
+            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|I_MPI_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
         ];
         assert_eq!(home.run(&script.join("\n")), "exchanged\nexchanged\n", "{mpi:?}");
     }
