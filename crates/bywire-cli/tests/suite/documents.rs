@@ -133,6 +133,7 @@ const RULES: [(&str, Rule); 60] = [
     ("cargo test -p ", NotRun("./x test runs every test")),
     ("./x check", NotRun("CI runs it beside the tests")),
     ("./x fuzz", NotRun("needs a nightly compiler, and a minute for each target")),
+    ("./x site", NotRun("installs mdBook from a network; its parts are tested in crates/bywire-tidy")),
     ("./x figures ", NotRun("measures for minutes to hours, in a release build")),
     ("conformance/", NotRun("runs for hours, and needs what other projects publish")),
     ("BYWIRE_TESTS=soak ", NotRun("takes ten minutes; ./x test all runs the same test for a shorter time")),
