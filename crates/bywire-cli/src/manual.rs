@@ -79,16 +79,13 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         manual.render_version_section(&mut page)?;
     }
     // Each section begins with the definition of an apostrophe. One is enough.
-    let text = String::from_utf8_lossy(&page);
-    let definition: String = text
-        .split_inclusive('\n')
-        .take_while(|line| line.starts_with(".ie") || line.starts_with(".el"))
-        .collect();
-    Ok(if definition.is_empty() {
-        page
-    } else {
-        (definition.clone() + &text.replace(&definition, "")).into_bytes()
-    })
+    let text = String::from_utf8_lossy(&page).into_owned();
+    let is_definition = |line: &&str| line.starts_with(".ie") || line.starts_with(".el");
+    let definition: String = text.split_inclusive('\n').take_while(is_definition).collect();
+    if definition.is_empty() {
+        return Ok(page);
+    }
+    Ok((definition.clone() + &text.replace(&definition, "")).into_bytes())
 }
 
 /// The section of the examples, if the command has any: its commands line by line, as they are typed.

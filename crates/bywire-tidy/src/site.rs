@@ -15,6 +15,8 @@ use crate::tree::Tree;
 
 /// The page where readers begin.
 const FIRST: &str = "README.md";
+/// Its name in the book. mdBook makes `index.html` of a README too, and leaves some links to it as they are.
+const FIRST_IN_BOOK: &str = "index.md";
 /// Where files that are no pages can be read.
 const REPOSITORY: &str = "https://github.com/bywire/bywire";
 /// Pages below this directory have to be in the book.
@@ -48,7 +50,8 @@ pub fn write(root: &Path, tree: &Tree, directory: &Path) -> Result<()> {
         fs::write(place(path)?, text).with_context(|| format!("cannot write {path}"))?;
     }
     for path in &book.pictures {
-        fs::copy(root.join(path), place(&format!("src/{path}"))?).with_context(|| format!("cannot copy {path}"))?;
+        fs::copy(root.join(path), place(&format!("src/{path}"))?)
+            .with_context(|| format!("cannot copy {path}"))?;
     }
     Ok(())
 }
@@ -67,10 +70,11 @@ pub fn book(tree: &Tree) -> Result<Book> {
         let text = &tree.files[path];
         let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(path);
         match depth {
-            0 => writeln!(summary, "[{title}]({path})\n")?,
+            0 => writeln!(summary, "[{title}]({FIRST_IN_BOOK})\n")?,
             depth => writeln!(summary, "{}- [{title}]({path})", "  ".repeat(depth - 1))?,
         }
-        book.files.insert(format!("src/{path}"), for_site(tree, path, text, &pages, &mut book.pictures));
+        let name = if path == FIRST { FIRST_IN_BOOK } else { path };
+        book.files.insert(format!("src/{name}"), for_site(tree, path, text, &pages, &mut book.pictures));
     }
     book.files.insert("src/SUMMARY.md".to_owned(), summary);
     book.files.insert("book.toml".to_owned(), settings());
@@ -130,7 +134,14 @@ fn for_site(
         let mut line = line.to_owned();
         let found: Vec<String> = links(&line).map(str::to_owned).collect();
         for link in found {
-            let Some(path) = target(page, &link).filter(|path| !pages.contains(path.as_str())) else { continue };
+            let Some(path) = target(page, &link) else { continue };
+            if path == FIRST {
+                let renamed = link.replacen(FIRST, FIRST_IN_BOOK, 1);
+                line = line.replace(&format!("]({link})"), &format!("]({renamed})"));
+            }
+            if pages.contains(path.as_str()) {
+                continue;
+            }
             if path.ends_with(".png") {
                 pictures.insert(path);
                 continue;
@@ -154,19 +165,23 @@ pub fn check(site: &Path) -> Result<usize> {
     let (mut count, mut dead) = (0, Vec::new());
     for (page, text) in &pages {
         for link in attributes(text, "href").chain(attributes(text, "src")) {
-            let is_elsewhere = link.contains("://") || ["mailto:", "data:", "javascript:"].iter().any(|other| link.starts_with(other));
+            let is_elsewhere = link.contains("://")
+                || ["mailto:", "data:", "javascript:"].iter().any(|other| link.starts_with(other));
             // The page of errors is shown for any path.
             if is_elsewhere || link.is_empty() || page == "404.html" {
                 continue;
             }
             count += 1;
-            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let (file, anchor) =
+                link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
             let path = if file.is_empty() { page.clone() } else { beside(page, file) };
             let path = if site.join(&path).is_dir() { format!("{path}/index.html") } else { path };
             let has_anchor = |anchor: &str| {
                 pages.get(&path).is_none_or(|text| attributes(text, "id").any(|id| id == anchor))
             };
-            if !site.join(&path).exists() || !anchor.filter(|anchor| !anchor.is_empty()).is_none_or(has_anchor) {
+            if !site.join(&path).exists()
+                || !anchor.filter(|anchor| !anchor.is_empty()).is_none_or(has_anchor)
+            {
                 dead.push(format!("{page}: {link}"));
             }
         }
@@ -202,7 +217,10 @@ mod tests {
 
     fn tree(more: &[(&str, &str)]) -> Tree {
         let files = [
-            ("README.md", "# Bywire\n[b](docs/b.md) then [a](docs/a.md#part), [code](src/lib.rs), [all](src/)\n![](docs/p.png)\n"),
+            (
+                "README.md",
+                "# Bywire\n[b](docs/b.md) then [a](docs/a.md#part), [code](src/lib.rs), [all](src/)\n![](docs/p.png)\n",
+            ),
             ("docs/a.md", "# Page A\n## Part\n[back](../README.md) [elsewhere](https://example.org/x.md)\n"),
             ("docs/b.md", "# Page B\n[a](a.md) [c](c.md)\n"),
             ("docs/c.md", "# Page C\n"),
@@ -214,13 +232,16 @@ mod tests {
     #[test]
     fn the_contents_follow_from_the_links_of_the_pages() {
         let book = book(&tree(&[])).unwrap();
-        let summary = "# Summary\n\n[Bywire](README.md)\n\n- [Page B](docs/b.md)\n  - [Page C](docs/c.md)\n- [Page A](docs/a.md)\n";
+        let summary = "# Summary\n\n[Bywire](index.md)\n\n- [Page B](docs/b.md)\n  - [Page C](docs/c.md)\n- [Page A](docs/a.md)\n";
         assert_eq!(book.files["src/SUMMARY.md"], summary);
         assert_eq!(book.pictures, BTreeSet::from(["docs/p.png".to_owned()]));
-        let first = &book.files["src/README.md"];
+        assert!(book.files["src/docs/a.md"].contains("[back](../index.md)"));
+        let first = &book.files["src/index.md"];
         assert!(first.contains("[a](docs/a.md#part)"), "{first}");
-        for link in ["[code](https://github.com/bywire/bywire/blob/main/src/lib.rs)", "[all](https://github.com/bywire/bywire/tree/main/src)"]
-        {
+        for link in [
+            "[code](https://github.com/bywire/bywire/blob/main/src/lib.rs)",
+            "[all](https://github.com/bywire/bywire/tree/main/src)",
+        ] {
             assert!(first.contains(link), "{link}: {first}");
         }
     }
@@ -236,8 +257,14 @@ mod tests {
         let site = std::env::temp_dir().join(format!("bywire-site-{}", std::process::id()));
         fs::create_dir_all(site.join("docs")).unwrap();
         let write = |name: &str, text: &str| fs::write(site.join(name), text).unwrap();
-        write("index.html", "<a href=\"docs/a.html#here\">a</a> <a href=\"https://example.org/\">b</a> <img src=\"docs/a.html\">");
-        write("docs/a.html", "<h2 id=\"here\">Here</h2> <a href=\"../index.html\">up</a> <a href=\"#here\">h</a>");
+        write(
+            "index.html",
+            "<a href=\"docs/a.html#here\">a</a> <a href=\"https://example.org/\">b</a> <img src=\"docs/a.html\">",
+        );
+        write(
+            "docs/a.html",
+            "<h2 id=\"here\">Here</h2> <a href=\"../index.html\">up</a> <a href=\"#here\">h</a>",
+        );
         assert_eq!(check(&site).unwrap(), 4);
         write("docs/a.html", "<h2 id=\"there\">There</h2> <a href=\"../none.html\">up</a>");
         let error = check(&site).unwrap_err().to_string();
