@@ -190,7 +190,7 @@ fn state(of_it: &[&Finding]) -> (&'static str, String) {
         let remedy = lack.remedy.as_ref().map(|remedy| format!("; to have it: {remedy}"));
         return ("NO ", format!("{}: {}{}", lack.name, lack.found, remedy.unwrap_or_default()));
     }
-    let shown = of_it.iter().find(|finding| !finding.off && (is_mpi(finding) || !has_mpi));
+    let shown = of_it.iter().find(|finding| finding.works && !finding.off && (is_mpi(finding) || !has_mpi));
     match (shown, of_it.first()) {
         // The one that is off decides, where the other ones only prepare it.
         (Some(_), _) if of_it.iter().any(|finding| finding.name == NO_MPI) => {
