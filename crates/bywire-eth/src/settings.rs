@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(plan("blue:by0=10.0.0.1/8").expect("a plan").mac, first);
         assert_ne!(plan("red:by0").expect("a plan").mac, first);
         let elsewhere = Settings {
-            node: "other".to_owned(),
+            given_node: Some("other".to_owned()),
             interfaces: vec!["blue:by0".parse().expect("one")],
             ..Settings::default()
         };
