@@ -34,7 +34,10 @@ pub struct DoctorArgs {
     /// Do so for all other nodes of the fabric
     #[arg(long, conflicts_with = "nodes")]
     fabric: bool,
-    /// Print one JSON object instead of a table
+    /// Show everything that was tried, and what measurements and the tests need
+    #[arg(long, conflicts_with_all = ["nodes", "fabric"])]
+    all: bool,
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -95,6 +98,9 @@ struct Finding {
     used_by: &'static str,
     /// What to do; only where it does not work.
     remedy: Option<String>,
+    /// It is an implementation of MPI.
+    #[serde(skip)]
+    implements_mpi: bool,
 }
 
 impl Finding {
@@ -116,7 +122,7 @@ impl Finding {
             Tried::Lacks(reason) => (false, false, reason),
         };
         let remedy = (!works && !remedy.is_empty()).then(|| remedy.to_owned());
-        Self { purpose: Purpose::Use, group, name, works, off, found, used_by, remedy }
+        Self { purpose: Purpose::Use, group, name, works, off, found, used_by, remedy, implements_mpi: false }
     }
 }
 
@@ -138,10 +144,62 @@ impl DoctorArgs {
             serde_json::to_string_pretty(
                 &serde_json::json!({ "schema": "bywire-doctor/1", "findings": findings }),
             )? + "\n"
-        } else {
+        } else if self.all {
             table(&findings)
+        } else {
+            summary(&findings)
         };
         bywire_command::output::print(&text)
+    }
+}
+
+/// What people come for, and the findings that it needs, the most telling one first.
+const USES: [(&str, &[&str]); 6] = [
+    ("bywire run", &["sockets library", "carried services"]),
+    ("messages", &["message ports", "sealed memory", "peer process watch", "descriptors"]),
+    ("messages to other machines", &["node service"]),
+    ("MPI programs", &["provider", NO_MPI, "Open MPI", "MPICH", "this shell"]),
+    ("bywire eth", &["TUN/TAP device", "CAP_NET_ADMIN", "CAP_SYS_ADMIN", "ip"]),
+    ("bywire bench", &["two cores", "futex between cores"]),
+];
+
+/// The finding of a machine without MPI.
+const NO_MPI: &str = "MPI";
+
+/// One line for each use.
+fn summary(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for (name, needs) in USES {
+        let named = |name: &&str| {
+            findings.iter().find(|finding| finding.purpose == Purpose::Use && finding.name == *name)
+        };
+        let of_it: Vec<&Finding> = needs.iter().filter_map(named).collect();
+        let (mark, found) = state(&of_it);
+        let _ = writeln!(text, "{mark} {name:<27} {found}");
+    }
+    text + "`bywire doctor --all` shows everything that was tried, and what measurements and the tests need.\n"
+}
+
+/// Whether a use works, and the finding that decides it.
+fn state(of_it: &[&Finding]) -> (&'static str, String) {
+    // One implementation of MPI is enough.
+    let is_mpi = |finding: &Finding| finding.implements_mpi;
+    let has_mpi = of_it.iter().any(|finding| is_mpi(finding) && finding.works && !finding.off);
+    let counts = |finding: &&&Finding| !(has_mpi && is_mpi(finding));
+    if let Some(lack) = of_it.iter().filter(counts).find(|finding| !finding.works) {
+        let remedy = lack.remedy.as_ref().map(|remedy| format!("; to have it: {remedy}"));
+        return ("NO ", format!("{}: {}{}", lack.name, lack.found, remedy.unwrap_or_default()));
+    }
+    let shown = of_it.iter().find(|finding| finding.works && !finding.off && (is_mpi(finding) || !has_mpi));
+    match (shown, of_it.first()) {
+        // The one that is off decides, where the other ones only prepare it.
+        (Some(_), _) if of_it.iter().any(|finding| finding.name == NO_MPI) => {
+            let none = of_it.iter().find(|finding| finding.name == NO_MPI);
+            ("off", none.map(|finding| finding.found.clone()).unwrap_or_default())
+        }
+        (Some(works), _) => ("yes", works.found.clone()),
+        (None, Some(off)) => ("off", off.found.clone()),
+        (None, None) => ("off", "not tried".to_owned()),
     }
 }
 
@@ -236,7 +294,12 @@ fn privileges() -> Vec<Finding> {
     findings.extend(wanted.map(|(name, capability, used_by)| {
         let held = effective.contains(capability);
         let tried = if held { Ok("held".to_owned()) } else { Err("not held".to_owned()) };
-        Finding::new("privileges", name, used_by, tried, "run as root")
+        // Containers start root without them.
+        let remedy = match root {
+            true => "start the container with --cap-add NET_ADMIN --cap-add SYS_ADMIN",
+            false => "run as root",
+        };
+        Finding::new("privileges", name, used_by, tried, remedy)
     }));
     findings
 }
@@ -256,13 +319,13 @@ fn kernel() -> Vec<Finding> {
             "network namespaces",
             "--between namespaces",
             network_namespaces(),
-            "run as root with iproute2 installed",
+            "what CAP_SYS_ADMIN and ip need, which are listed here too",
         ),
         finding(
             "TUN/TAP device",
             "bywire eth, level eth",
             tap(),
-            "run as root; `modprobe tun`; in a container pass --device /dev/net/tun",
+            "as root: `modprobe tun`; in a container: --device /dev/net/tun",
         ),
     ]
 }
@@ -278,23 +341,27 @@ fn mpi_programs() -> Vec<Finding> {
     let implementations = mpi_loading::of_this_machine();
     if implementations.is_empty() {
         let none = "none is installed with its compiler: there is nothing to load the provider".to_owned();
-        return vec![installed, finding("MPI", "bywire mpi env", Tried::Off(none), "")];
+        return vec![installed, finding(NO_MPI, "bywire mpi env", Tried::Off(none), "")];
     }
     let each = implementations.into_iter().map(|loading| {
         let (name, remedy) = match loading.implementation {
-            Implementation::OpenMpi => ("Open MPI", "an Open MPI with libfabric, as Debian has it"),
-            Implementation::Mpich => ("MPICH", "one with libfabric: `pip install mpich`"),
+            Implementation::OpenMpi => ("Open MPI", OPEN_MPI),
+            Implementation::Mpich => ("MPICH", MPICH),
         };
         let found = loading.found;
         let tried = match loading.loads {
             Ok(how) => Tried::Works(format!("{found} {how}")),
             Err(reason) => Tried::Lacks(format!("{found}: {reason}")),
         };
-        finding(name, "bywire mpi env", tried, remedy)
+        Finding { implements_mpi: true, ..finding(name, "bywire mpi env", tried, remedy) }
     });
     let shell = finding("this shell", "MPI programs", this_shell(), "eval \"$(bywire mpi env)\"");
     [installed, shell].into_iter().chain(each).collect()
 }
+
+/// How to get implementations with libfabric.
+const OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
+const MPICH: &str = "python3 -m venv ~/.cache/bywire/mpich && ~/.cache/bywire/mpich/bin/pip install mpich (of Debian's, one with libfabric)";
 
 /// Whether the variables of this environment send MPI programs through the provider.
 fn this_shell() -> Tried {
@@ -326,8 +393,8 @@ fn mpi() -> Vec<Finding> {
     let finding =
         |name, implementation, remedy| Finding::new("mpi", name, "level mpi", here(implementation), remedy);
     let both = [
-        finding("Open MPI", Implementation::OpenMpi, "apt-get install openmpi-bin libopenmpi-dev"),
-        finding("MPICH", Implementation::Mpich, "docs/mpi.md has the command; `./x test` installs it, too"),
+        finding("Open MPI", Implementation::OpenMpi, OPEN_MPI),
+        finding("MPICH", Implementation::Mpich, MPICH),
     ];
     both.map(|finding| finding.only(Purpose::Measure)).into()
 }
@@ -391,7 +458,7 @@ fn resources() -> Vec<Finding> {
             "node service",
             "messages to other machines",
             node_service(),
-            "`bywire up`, or `systemctl enable --now bywire-node`; then `bywire doctor --fabric` checks the other nodes",
+            "`bywire up`, or at each start of the machine `systemctl enable --now bywire-node`",
         ),
     ]
 }
@@ -406,7 +473,7 @@ fn node_service() -> Tried {
             Tried::Works(format!("answers; {} in the fabric", count::of(nodes as u64, "node", "nodes")))
         }
         Err(ClientError::Absent | ClientError::Runtime(_)) if !is_set_up => {
-            Tried::Off("not set up: `bywire init` makes this machine a node".to_owned())
+            Tried::Off("not set up: `bywire init` begins a fabric, and `bywire join` enters one".to_owned())
         }
         Err(error) => Tried::Lacks(error.to_string()),
     }
@@ -488,7 +555,7 @@ fn tools() -> Vec<Finding> {
         "sockets library",
         "bywire run, level sock",
         library.map_err(|error| error.to_string()),
-        "cargo build --release -p bywire-sockets",
+        "./x install",
     );
     found.into_iter().chain([preloaded, carried_services()]).collect()
 }
@@ -558,6 +625,40 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("Everything that its uses need is here.\n"), "{text}");
+    }
+
+    #[test]
+    fn the_summary_has_one_line_for_each_use_and_what_it_lacks() {
+        let works = |name| Finding::new("", name, "", Ok(format!("{name} is here")), "");
+        let lacks = |name| Finding::new("", name, "", Err("not held".to_owned()), "run as root");
+        let off = |name| Finding::new("", name, "", Tried::Off("not set up".to_owned()), "");
+        let mpi = |finding| Finding { implements_mpi: true, ..finding };
+        let mut findings = vec![
+            works("sockets library"),
+            off("carried services"),
+            off("node service"),
+            works("provider"),
+            mpi(lacks("Open MPI")),
+            mpi(works("MPICH")),
+            off("this shell"),
+            works("ip"),
+            lacks("CAP_NET_ADMIN"),
+        ];
+        findings.extend([lacks("wrk").only(Purpose::Measure)]);
+        let text = summary(&findings);
+        assert_eq!(text.lines().count(), USES.len() + 1, "{text}");
+        for line in [
+            "yes bywire run                  sockets library is here\n",
+            "off messages to other machines  not set up\n",
+            "yes MPI programs                MPICH is here\n",
+            "NO  bywire eth                  CAP_NET_ADMIN: not held; to have it: run as root\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        let none = summary(&[works("provider"), off(NO_MPI)]);
+        assert!(none.contains("off MPI programs                not set up\n"), "{none}");
+        let lacking = summary(&[works("provider"), mpi(lacks("Open MPI"))]);
+        assert!(lacking.contains("NO  MPI programs                Open MPI: not held"), "{lacking}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ struct UpArgs {
     /// The network, whose interfaces see each other [default: default]
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
-    /// The name of this process in the network [default: the host's name]
+    /// The name of this process in the network [default: that of this machine in the fabric with --fabric, else the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Serve metrics for Prometheus here [default: nowhere]
@@ -220,11 +220,10 @@ impl UpArgs {
         if let Some(bridge) = &self.bridge {
             settings.interfaces.iter_mut().for_each(|interface| interface.bridge = Some(bridge.clone()));
         }
-        for (ours, given) in [(&mut settings.network, &self.network), (&mut settings.node, &self.node)] {
-            if let Some(given) = given {
-                ours.clone_from(given);
-            }
+        if let Some(network) = &self.network {
+            settings.network.clone_from(network);
         }
+        settings.given_node = self.node.clone().or(settings.given_node);
         Ok(settings)
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use bywire_command::exit_status::Misuse;
+use bywire_command::exit_status::{Misuse, complain};
 use bywire_node::fabric::{self, Fabric};
 use bywire_node::file::{self, FileError};
 use bywire_node::invitation::Invitation;
@@ -120,6 +120,7 @@ impl JoinArgs {
         };
         let invitation: Invitation = typed.parse().map_err(Misuse::of)?;
         let addresses = nodes::parse_addresses(&self.addresses, self.port)?;
+        nodes::check_resolved(&addresses)?;
         let directory = nodes::directory(self.config.as_deref())?;
         let path = directory.join(fabric::FILE_NAME);
         if path.exists() {
@@ -128,7 +129,14 @@ impl JoinArgs {
         let key = nodes::own_or_new_key(&directory)?;
         let boot_id = service::boot_id().context("cannot tell this start of the machine from others")?;
         let candidate = Candidate { key: &key, addresses: &addresses, udp_port: self.port, boot_id };
-        let text = join::join(&invitation, &candidate).map_err(refused)?;
+        let on_silence = || {
+            let (keeper, timeout_s) = (join::text_of(&invitation.addresses), join::TIMEOUT.as_secs());
+            complain(
+                "bywire",
+                format!("{keeper} has not answered yet; waiting for at most {timeout_s} s in all"),
+            );
+        };
+        let text = join::join(&invitation, &candidate, on_silence).map_err(refused)?;
         let joined = Fabric::of(&path, &text, &key.public())
             .context("the keeper's file cannot be used: see `bywire status` there")?;
         if joined.named(&invitation.keeper).is_none() || joined.name != invitation.fabric {

@@ -84,7 +84,7 @@ enum Action {
     Historic(historic::HistoricArgs),
     /// Show what works on this machine and how to enable the rest, or why another node cannot be reached
     #[command(
-        before_help = "Examples:\n  bywire doctor\n  bywire doctor --json\n  bywire doctor web2\n  bywire doctor --fabric",
+        before_help = "Examples:\n  bywire doctor\n  bywire doctor --all\n  bywire doctor --json\n  bywire doctor web2\n  bywire doctor --fabric",
         after_help = "`off` marks what is not set up, and may not be wanted. With NODE or --fabric it exits with status 1 if a node cannot be reached. It pings the node over the channel of \
                       `bywire up`, and sends UDP packets to its addresses, to its UDP port and to port 9. Clocks of two machines \
                       need not agree."

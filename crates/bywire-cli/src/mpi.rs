@@ -23,7 +23,7 @@ More:
   bywire mpi env
   bywire mpi env --unset",
     after_help = "\
-It works with Open MPI and MPICH where they have libfabric: `bywire doctor` tells. `./x install` has installed the provider that \
+It works with Open MPI, MPICH and Intel MPI where they have libfabric: `bywire doctor` tells of the first two. `./x install` has installed the provider that \
 libfabric loads. No other job is affected. BYWIRE_MPI holds the options by which Open MPI takes the variables to other machines, \
 where the provider has to be at the same path; MPICH takes them by itself. As root, Open MPI's launcher wants --allow-run-as-root."
 )]

@@ -9,6 +9,7 @@ use bywire_node::fabric::{self, Fabric, FabricError, Node, ServiceAddress};
 use bywire_node::file::{self, FileError};
 use bywire_node::key;
 use bywire_node::service::{self, Options, Service, ServiceError};
+use bywire_node::settings::Settings;
 use bywire_sys::process;
 use clap::Args;
 
@@ -73,7 +74,7 @@ pub struct UpArgs {
     /// UDP port; the addresses of this node in fabric.toml must have the same
     #[arg(long, value_name = "PORT", default_value_t = fabric::UDP_PORT)]
     port: u16,
-    /// Serve metrics for Prometheus here [default: nowhere]
+    /// Serve metrics for Prometheus here [default: `metrics` in service.toml, or nowhere]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = crate::eth::address)]
     metrics: Option<SocketAddr>,
 }
@@ -123,6 +124,10 @@ impl InitArgs {
         let host = [process::host_name()];
         let typed = if self.addresses.is_empty() { &host[..] } else { &self.addresses };
         let addresses = nodes::parse_addresses(typed, self.port)?;
+        // The host's own name need not be known here.
+        if !self.addresses.is_empty() {
+            nodes::check_resolved(&addresses)?;
+        }
         let key = bywire_wire::handshake::PublicKey([0; 32]);
         Ok(Node { name: name.to_owned(), addresses, key, is_bridge: false })
     }
@@ -158,7 +163,8 @@ pub fn serve(directory: &Path, udp_port: u16, metrics: Option<SocketAddr>) -> Re
     let Fabric { name, nodes, is_encrypted, .. } = service.fabric();
     let own = nodes.iter().find(|node| node.name == service.node());
     own.and_then(|own| unreachable_port(own, service.udp_port())).iter().for_each(|line| say(line));
-    if let Some(address) = metrics {
+    // The service has read the file as well, so it is valid.
+    if let Some(address) = metrics.or(Settings::read(directory)?.metrics) {
         node_metrics::serve(address)?;
     }
     let ready = format!(

@@ -1,6 +1,7 @@
 //! `bywire node` and `bywire key`: the nodes of the fabric in its file, and this machine's key.
 
 use std::fs;
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -148,6 +149,25 @@ pub fn parse_addresses(typed: &[String], default_port: u16) -> Result<Vec<Servic
         })
     };
     Ok(typed.iter().map(parsed).collect::<Result<_, _>>()?)
+}
+
+/// Refuses names of this machine that its own resolver does not know: other machines would look for it in vain, and say so
+/// only when they call it.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn check_resolved(addresses: &[ServiceAddress]) -> Result<()> {
+    for address in addresses {
+        let ServiceAddress::Host(host, port) = address else { continue };
+        if let Err(error) = (host.as_str(), *port).to_socket_addrs() {
+            return Err(Misuse(format!(
+                "the address `{host}` cannot be resolved ({error}): give --address with a name or an address by which other \
+                 machines reach this one"
+            ))
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// This machine's private key.

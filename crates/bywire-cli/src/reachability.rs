@@ -145,7 +145,7 @@ pub fn run(named: &[String], is_json: bool) -> Result<()> {
 fn service_advice(error: &ClientError) -> String {
     let more = match error {
         ClientError::Absent => {
-            " (`systemctl enable --now bywire-node` does it at each start of the machine), after `bywire init NAME`"
+            " (`systemctl enable --now bywire-node` does it at each start of the machine), after `bywire init NAME` or `bywire join`"
         }
         ClientError::OtherUser(_) => {
             ": run this command as that user, or have root run `bywire up` for all users"

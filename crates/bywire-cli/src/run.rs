@@ -13,7 +13,7 @@ use bywire_command::chosen::Chosen;
 use bywire_command::exit_status::{Misuse, complain};
 use bywire_command::option_row::OptionRow;
 use bywire_command::options;
-use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::launch::{self, Launch, LaunchError};
 use bywire_pairing::protocol::{
     CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
 };
@@ -126,7 +126,10 @@ impl RunArgs {
                 launch::check_library(named).map_err(Misuse::of)?;
                 named.clone()
             }
-            None => launch::find_library()?,
+            None => launch::find_library().map_err(|error| match error {
+                LaunchError::Named { .. } | LaunchError::OtherFile(_) => Misuse::of(error),
+                error => error.into(),
+            })?,
         };
         OPTIONS.iter().try_for_each(OptionRow::check_variable).map_err(Misuse::of)?;
         check_calls().map_err(Misuse::of)?;

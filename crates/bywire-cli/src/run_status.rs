@@ -99,6 +99,9 @@ pub fn text(status: &Status) -> String {
     for (reason, count) in &status.not_carried {
         text += &format!("{count} not carried: {}\n", reason.text());
     }
+    if status.processes > 0 {
+        text += "a running program reports what was not carried when it ends; BYWIRE_LOG has each connection as it closes\n";
+    }
     text
 }
 
@@ -126,10 +129,12 @@ mod tests {
              1 end was paired, and closed before a byte went through memory\n\
              1 end was cut by a kill: its peer saw a reset\n\
              1 end waits for the other one\n\
-             1 byte of memory in use by carried connections\n"
+             1 byte of memory in use by carried connections\n\
+             a running program reports what was not carried when it ends; BYWIRE_LOG has each connection as it closes\n"
         );
         let none = text(&Status::default());
         assert!(none.starts_with("0 programs, 0 connections carried now"), "{none}");
+        assert!(!none.contains("a running program"), "{none}");
         assert!(none.contains("0 ends were cut by a kill: their peers saw a reset\n0 ends wait "), "{none}");
     }
 }

@@ -67,7 +67,7 @@ fn of_build(beside: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(place))
 }
 
-/// The variables that send all messages of Open MPI and MPICH through the provider in `directory`.
+/// The variables that send all messages of Open MPI, MPICH and Intel MPI through the provider in `directory`.
 pub fn variables(directory: &Path) -> Vec<(&'static str, String)> {
     let mut variables = vec![("FI_PROVIDER_PATH", directory.display().to_string())];
     variables.extend(SETTINGS.map(|(name, value)| (name, value.to_owned())));
@@ -84,7 +84,7 @@ pub fn options() -> Vec<&'static str> {
     FORWARDED.iter().flat_map(|name| ["-x", name]).collect()
 }
 
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("FI_PROVIDER", "bywire"),
     // All messages of Open MPI go through libfabric, those within a machine too, and by no other provider.
     ("OMPI_MCA_pml", "cm"),
@@ -100,6 +100,8 @@ const SETTINGS: [(&str, &str); 9] = [
     // The same for MPICH.
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),
+    // Intel MPI has shared memory of its own unless it is told to use libfabric alone.
+    ("I_MPI_FABRICS", "ofi"),
 ];
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl<'a> Service<'a> {
     ) -> Result<Self, ServiceError> {
         let (settings, plans) = planned(read)?;
         let (stop, reload) = watch_signals().map_err(ServiceError::System)?;
-        let control_socket = ControlSocket::open(&settings.network, &settings.node)?;
+        let control_socket = ControlSocket::open(&settings.network, &settings.node())?;
         let listen =
             |address| Metrics::listen(address).map_err(|error| ServiceError::Metrics(address, error));
         let metrics = settings.metrics.map(listen).transpose()?;
@@ -108,12 +108,12 @@ impl<'a> Service<'a> {
         for plan in plans {
             network.add(plan)?;
         }
-        let node = settings.fabric_node.as_ref().map_or(&settings.node, |own| &own.name);
-        network.join(&settings.network, node, &ports_directory()?)?;
+        let node = settings.fabric_node.as_ref().map_or_else(|| settings.node(), |own| own.name.clone());
+        network.join(&settings.network, &node, &ports_directory()?)?;
         let mut port_links = None;
         if settings.fabric {
             control::link_node()?;
-            let names = network::port_names(&settings.network, node, network.loops_count());
+            let names = network::port_names(&settings.network, &node, network.loops_count());
             port_links = Some(PortLinks::make(&names)?);
             network.reach_fabric()?;
         }
@@ -158,8 +158,8 @@ impl<'a> Service<'a> {
     }
 
     /// The name of this node.
-    pub fn node(&self) -> &str {
-        &self.settings.node
+    pub fn node(&self) -> String {
+        self.settings.node()
     }
 
     /// The existing interfaces, one line for each.
@@ -298,7 +298,7 @@ impl<'a> Service<'a> {
         let fixed = |settings: &Settings| {
             (
                 settings.network.clone(),
-                settings.node.clone(),
+                settings.node(),
                 settings.queues,
                 settings.metrics,
                 settings.fabric_node.clone(),
@@ -397,7 +397,7 @@ impl<'a> Service<'a> {
         Ok(json!({
             "schema": status::SCHEMA,
             "network": self.settings.network,
-            "node": self.settings.node,
+            "node": self.settings.node(),
             "machine": self.settings.fabric_node.as_ref().map(|own| &own.name),
             "process": std::process::id(),
             "uptime_s": self.began.elapsed().as_secs(),
@@ -413,7 +413,7 @@ impl<'a> Service<'a> {
 
     /// Removes everything, then confirms it to the caller, which may look at once.
     fn end(self, mut caller: Deferred<UnixStream>) {
-        let Settings { network, node, .. } = &self.settings;
+        let (network, node) = (&self.settings.network, self.settings.node());
         let answer = json!({ "network": network, "node": node, "ended": true });
         // As a whole: a field that is left would go with the end of this function, after the answer.
         drop(self);

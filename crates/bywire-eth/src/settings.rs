@@ -63,8 +63,9 @@ pub struct File {
 pub struct Settings {
     /// The network's name. Interfaces of one network reach each other.
     pub network: String,
-    /// The name of this process in the network. The default is the machine's host name.
-    pub node: String,
+    /// The name of this process in the network. The default is [`Settings::node`].
+    #[serde(rename = "node")]
+    pub given_node: Option<String>,
     /// Reach the network's processes on the other nodes of the fabric too.
     pub fabric: bool,
     /// This machine in the fabric, as its node service reports it.
@@ -180,7 +181,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             network: DEFAULT_NETWORK.to_owned(),
-            node: default_node(),
+            given_node: None,
             fabric: false,
             fabric_node: None,
             mtu: None,
@@ -216,7 +217,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn plans(&self) -> Result<Vec<Plan>, SettingsError> {
-        for (name, bytes_max) in [(&self.network, NETWORK_BYTES_MAX), (&self.node, NODE_BYTES_MAX)] {
+        for (name, bytes_max) in [(&self.network, NETWORK_BYTES_MAX), (&self.node(), NODE_BYTES_MAX)] {
             let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             if !(1..=bytes_max).contains(&name.len()) || !name.bytes().all(good) {
                 return Err(SettingsError::Label(name.clone(), bytes_max));
@@ -253,6 +254,12 @@ impl Settings {
             }
             plan.mac = MacAddress::of_place(&self.network, node, place);
         }
+    }
+
+    /// The name of this process in the network: the given one, or that of the node in the fabric, or the machine's host name.
+    pub fn node(&self) -> String {
+        let of_fabric = || self.fabric_node.as_ref().map(|node| as_label(&node.name));
+        self.given_node.clone().or_else(of_fabric).unwrap_or_else(default_node)
     }
 
     /// How frames are to be carried.
@@ -292,7 +299,7 @@ impl Interface {
         let mac = match &self.mac {
             Some(text) => text.parse::<MacAddress>()?,
             None => {
-                let (network, node) = (&settings.network, &settings.node);
+                let (network, node) = (&settings.network, settings.node());
                 MacAddress::of_node(&format!("{network}/{node}/{namespace}:{}", self.name))
             }
         };
@@ -346,15 +353,29 @@ fn current() -> String {
 /// This machine's host name, shortened and changed into a valid node name.
 fn default_node() -> String {
     let name = bywire_sys::process::host_name();
-    let short = name.split('.').next().unwrap_or_default();
-    let good = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' };
-    let node: String = short.chars().map(good).take(NODE_BYTES_MAX).collect();
+    let node = as_label(name.split('.').next().unwrap_or_default());
     if node.is_empty() { "localhost".to_owned() } else { node }
+}
+
+/// A name as that of a node, in which every other letter is a hyphen.
+fn as_label(name: &str) -> String {
+    let good = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' };
+    name.chars().map(good).take(NODE_BYTES_MAX).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_named_as_given_or_as_the_fabric_names_its_node() {
+        let fabric_node = Some(Node { name: "web1.example".to_owned(), is_bridge: false });
+        let settings = Settings { fabric: true, fabric_node, ..Settings::default() };
+        assert_eq!(settings.node(), "web1-example");
+        settings.plans().expect("a valid name");
+        assert_eq!(Settings { given_node: Some("own".to_owned()), ..settings }.node(), "own");
+        assert_eq!(Settings::default().node(), default_node());
+    }
 
     fn plan(text: &str) -> Result<Plan, SettingsError> {
         let settings = Settings { interfaces: vec![text.parse()?], ..Settings::default() };
@@ -407,7 +428,7 @@ mod tests {
         assert_eq!(plan("blue:by0=10.0.0.1/8").expect("a plan").mac, first);
         assert_ne!(plan("red:by0").expect("a plan").mac, first);
         let elsewhere = Settings {
-            node: "other".to_owned(),
+            given_node: Some("other".to_owned()),
             interfaces: vec!["blue:by0".parse().expect("one")],
             ..Settings::default()
         };

@@ -15,7 +15,8 @@ pub const PUBLIC_MODE: u32 = 0o644;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It does not exist.
-    #[error("there is no {}: make one by `bywire init NAME`, or give another directory by --config", .0.display())]
+    #[error("there is no {}: begin a fabric by `bywire init NAME`, join one by the line that `bywire invite` prints on its keeper, or give \
+         another directory by --config", .0.display())]
     Missing(PathBuf),
     /// This user may not use it.
     #[error("this user may not use {}: run this as its owner or as root, or give another directory by --config", .0.display())]

@@ -15,8 +15,10 @@ use crate::fabric::ServiceAddress;
 use crate::invitation::Invitation;
 use crate::link::Link;
 
+/// The silence of the keeper after which the user is told that it is awaited.
+const NOTICE_NS: u64 = 2_000_000_000;
 /// How long the keeper may take.
-const TIMEOUT_NS: u64 = 15_000_000_000;
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The machine that joins.
 #[derive(Clone, Debug)]
@@ -75,11 +77,15 @@ pub enum JoinError {
     Damaged,
 }
 
-/// Uses an invitation. Returns the text of the fabric file.
+/// Uses an invitation. Returns the text of the fabric file. `on_silence` is called once if the keeper does not answer soon.
 ///
 /// # Errors
 /// [`JoinError`].
-pub fn join(invitation: &Invitation, candidate: &Candidate) -> Result<String, JoinError> {
+pub fn join(
+    invitation: &Invitation,
+    candidate: &Candidate,
+    on_silence: impl FnOnce(),
+) -> Result<String, JoinError> {
     let port = candidate.udp_port;
     let system = |error| match error {
         Errno::ADDRINUSE => JoinError::PortTaken(port),
@@ -104,7 +110,7 @@ pub fn join(invitation: &Invitation, candidate: &Candidate) -> Result<String, Jo
     let mut poller = Poller::new().map_err(system)?;
     poller.add(&link, 0).map_err(system)?;
     let mut conversation = Conversation { invitation, candidate, link, file: None, has_answered: false };
-    let outcome = conversation.hold(&mut poller, now_ns.saturating_add(TIMEOUT_NS));
+    let outcome = conversation.hold(&mut poller, now_ns, on_silence);
     conversation.link.close(clock::nanoseconds());
     outcome.unwrap_or_else(|error| Err(system(error)))
 }
@@ -120,7 +126,8 @@ fn resolved(addresses: &[ServiceAddress]) -> Vec<SocketAddr> {
     addresses.iter().flat_map(of).collect()
 }
 
-fn text_of(addresses: &[ServiceAddress]) -> String {
+/// The addresses in a sentence.
+pub fn text_of(addresses: &[ServiceAddress]) -> String {
     addresses.iter().map(ServiceAddress::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -135,7 +142,15 @@ struct Conversation<'conversation> {
 
 impl Conversation<'_> {
     /// Until the file is here, or the keeper refuses. `Err`: the kernel refuses.
-    fn hold(&mut self, poller: &mut Poller, until_ns: u64) -> Result<Result<String, JoinError>, Errno> {
+    fn hold(
+        &mut self,
+        poller: &mut Poller,
+        began_ns: u64,
+        on_silence: impl FnOnce(),
+    ) -> Result<Result<String, JoinError>, Errno> {
+        let until_ns = began_ns.saturating_add(TIMEOUT.as_nanos() as u64);
+        let notice_ns = began_ns.saturating_add(NOTICE_NS);
+        let mut on_silence = Some(on_silence);
         loop {
             let now_ns = clock::nanoseconds();
             self.link.flush(now_ns);
@@ -152,7 +167,14 @@ impl Conversation<'_> {
                     false => JoinError::NoAnswer(keeper(), self.invitation.node.clone()),
                 }));
             }
-            let next_ns = self.link.next_timeout_ns().unwrap_or(until_ns).min(until_ns);
+            if now_ns >= notice_ns
+                && !self.has_answered
+                && let Some(on_silence) = on_silence.take()
+            {
+                on_silence();
+            }
+            let notice_ns = if on_silence.is_some() { notice_ns.max(now_ns) } else { until_ns };
+            let next_ns = self.link.next_timeout_ns().unwrap_or(until_ns).min(until_ns).min(notice_ns);
             poller.wait(Some(Duration::from_nanos(next_ns.saturating_sub(now_ns))))?;
             self.link.receive(clock::nanoseconds());
         }

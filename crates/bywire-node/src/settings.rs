@@ -2,8 +2,10 @@
 //!
 //! ```toml
 //! lend_network = true
+//! metrics = "127.0.0.1:9478"
 //! ```
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -23,6 +25,8 @@ pub struct Settings {
     /// Does a port of another network namespace get a UDP socket of the service's? Then a container needs the runtime
     /// directory only, and whoever has that has the machine's UDP.
     pub lend_network: bool,
+    /// The address for Prometheus. There is none by default.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Settings {
@@ -58,6 +62,10 @@ mod tests {
         };
         write("lend_network = true\n");
         assert!(read().expect("one").lend_network);
+        write("metrics = \"127.0.0.1:9478\"\n");
+        assert_eq!(read().expect("one").metrics, Some(([127, 0, 0, 1], 9478).into()));
+        write("lend_network = true\nmetrics = \"localhost\"\n");
+        assert!(read().expect_err("no address").to_string().contains("line 2: "));
         write("\nlend_networks = true\n");
         assert!(read().expect_err("unknown").to_string().contains("line 2: unknown field"));
     }

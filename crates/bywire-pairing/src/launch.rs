@@ -35,6 +35,14 @@ pub enum LaunchError {
     /// There is no library.
     #[error("{LIBRARY} is not beside {}: name it by --library or {LIBRARY_VARIABLE}", .0.display())]
     Absent(PathBuf),
+    /// The variable names a file that cannot be read.
+    #[error("cannot read {LIBRARY_VARIABLE}={}: {cause}; name the {LIBRARY} of this version, or unset the variable", path.display())]
+    Named {
+        /// The given name.
+        path: PathBuf,
+        /// The error of the kernel.
+        cause: io::Error,
+    },
     /// A file cannot be read or found.
     #[error("cannot {what} {}: {cause}", path.display())]
     File {
@@ -210,17 +218,23 @@ pub fn check_library(path: &Path) -> Result<(), LaunchError> {
 /// Finds the library: named by [`LIBRARY_VARIABLE`], or beside this command, or where installers put libraries.
 ///
 /// # Errors
-/// [`LaunchError::Absent`].
+/// [`LaunchError::Absent`], or, if the variable names something else, [`LaunchError::Named`] or [`LaunchError::OtherFile`].
 pub fn find_library() -> Result<PathBuf, LaunchError> {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty()) {
+        return named_library(Path::new(&named));
+    }
     let command = std::env::current_exe().unwrap_or_default();
     let directory = command.parent().unwrap_or(Path::new("/"));
-    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty());
-    let places = match named {
-        Some(named) => vec![PathBuf::from(named)],
-        None => vec![directory.join(LIBRARY), directory.join("../lib/bywire").join(LIBRARY)],
-    };
+    let places = [directory.join(LIBRARY), directory.join("../lib/bywire").join(LIBRARY)];
     let found = places.iter().find_map(|place| fs::canonicalize(place).ok());
     found.ok_or(LaunchError::Absent(command))
+}
+
+/// The library that the variable names.
+fn named_library(named: &Path) -> Result<PathBuf, LaunchError> {
+    let path =
+        fs::canonicalize(named).map_err(|cause| LaunchError::Named { path: named.to_owned(), cause })?;
+    check_library(&path).map(|()| path)
 }
 
 /// Links the library into `directory`, and returns a path with `$LIB` in it. Only the GNU C library replaces that, so

@@ -24,7 +24,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    Plain = "the other end is not run by Bywire, not on this machine, or in a network namespace that is not joined",
+    Plain = "the other end is not run by Bywire, is run by another user while no `bywire pair` serves both, is not on this machine, or is in a network namespace that is not joined",
     Short = "it was too short to be worth carrying, or ended before the other end was known",
     Shared = "several processes held it",
     Unseen = "bytes passed that the library did not see",

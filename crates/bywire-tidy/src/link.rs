@@ -27,7 +27,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
 }
 
 /// The targets of `[text](target)` in a line.
-fn links(line: &str) -> impl Iterator<Item = &str> {
+pub fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next())
 }
 
@@ -51,7 +51,7 @@ fn resolve(tree: &Tree, page: &str, link: &str) -> Result<(), String> {
 }
 
 /// The path of `link`, resolved from the directory of `page`.
-fn beside(page: &str, link: &str) -> String {
+pub fn beside(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
     for part in link.trim_end_matches('/').split('/') {

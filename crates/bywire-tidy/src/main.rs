@@ -1,4 +1,5 @@
-//! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach. It also writes docs/suites.md.
+//! Checks the tree's own rules: `./x check` runs it, and it prints one line per breach. It also writes docs/suites.md, and for
+//! `./x site` the pages as a book.
 
 mod atomic;
 mod binary;
@@ -9,6 +10,7 @@ mod layer;
 mod link;
 mod name;
 mod partner;
+mod site;
 mod size;
 mod suite;
 mod tree;
@@ -49,10 +51,14 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(root),
         ["suites"] => write_suites(root).map(|()| true),
+        ["site", directory] => write_site(root, Path::new(directory)).map(|()| true),
+        ["site-links", site] => check_site(Path::new(site)).map(|()| true),
         _ => {
             eprintln!("usage: bywire-tidy check    check that");
             RULES.iter().for_each(|(name, _)| eprintln!("  {name}"));
             eprintln!("       bywire-tidy suites   write {}", suite::PAGE);
+            eprintln!("       bywire-tidy site DIRECTORY    write the pages as a book for mdBook");
+            eprintln!("       bywire-tidy site-links SITE   check the links of the site that it has made");
             return ExitCode::from(2);
         }
     };
@@ -70,6 +76,16 @@ fn main() -> ExitCode {
 fn write_suites(root: &Path) -> Result<()> {
     let page = suite::page(&Tree::read(root)?);
     fs::write(root.join(suite::PAGE), page).with_context(|| format!("cannot write {}", suite::PAGE))
+}
+
+fn write_site(root: &Path, directory: &Path) -> Result<()> {
+    site::write(root, &Tree::read(root)?, directory)
+}
+
+fn check_site(directory: &Path) -> Result<()> {
+    let count = site::check(directory)?;
+    println!("tidy: {count} links of the site resolve");
+    Ok(())
 }
 
 /// True when no rule is broken.

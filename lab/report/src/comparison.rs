@@ -89,6 +89,8 @@ pub struct Entry<'a> {
 pub enum Times {
     /// The ratio, with the ends of its interval.
     Better(f64, [f64; 2]),
+    /// The least ratio that the measurement shows, above 1. The session, or one of the two figures, was disturbed.
+    AtLeast(f64),
     /// It is the rival itself.
     Rival,
     Disturbed,
@@ -102,8 +104,10 @@ pub enum Times {
 }
 
 /// Every question that the session answers, each at one length.
-pub fn comparisons<'a>(ways: &'a [Way<'a>]) -> Vec<Comparison<'a>> {
-    QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways)).collect()
+///
+/// If the session `is_disturbed`, a gain is given as a lower bound.
+pub fn comparisons<'a>(ways: &'a [Way<'a>], is_disturbed: bool) -> Vec<Comparison<'a>> {
+    QUESTIONS.iter().filter_map(|question| Comparison::of(question, ways, is_disturbed)).collect()
 }
 
 /// The comparison of one test, if it was run.
@@ -124,7 +128,7 @@ impl Question {
 }
 
 impl<'a> Comparison<'a> {
-    fn of(question: &'static Question, ways: &'a [Way<'a>]) -> Option<Self> {
+    fn of(question: &'static Question, ways: &'a [Way<'a>], is_disturbed: bool) -> Option<Self> {
         let cells: Vec<(&Way, Vec<&Cell>)> =
             ways.iter().map(|way| (way, way.by_size(question.test))).collect();
         let size_bytes = question.shared_length(&cells);
@@ -140,8 +144,8 @@ impl<'a> Comparison<'a> {
                 None => rows.push(Row { usual: entry, others: Vec::new() }),
             }
         }
-        let rival = rival_of(&rows).map(|row| called(row.usual.way).to_owned());
-        let told: Vec<Row> = rows.iter().map(|row| row.compared(size_bytes, &rows)).collect();
+        let rival = rival_of(&rows).map(|row| row.usual.way.medium());
+        let told: Vec<Row> = rows.iter().map(|row| row.compared(size_bytes, &rows, is_disturbed)).collect();
         (!told.is_empty()).then_some(Self { question, size_bytes, rival, rows: told })
     }
 
@@ -156,17 +160,15 @@ impl<'a> Comparison<'a> {
         self.rival.as_ref().map_or("×".to_owned(), |rival| format!("× {rival}"))
     }
 
-    /// The best usable way at the question's length.
+    /// The best way at the question's length of which something can be said.
     pub fn best(&self) -> Option<&Row<'a>> {
         self.best_of(|row| !matches!(row.usual.times, Times::Disturbed | Times::OtherLength))
     }
 
-    /// The best disturbed way at the question's length, if its figure is better than that of the best usable one.
-    pub fn best_disturbed(&self) -> Option<&Row<'a>> {
-        let usable = self.best()?;
+    /// The ways at the question's length whose figures were disturbed. They could be better than the best of the others.
+    pub fn disturbed(&self) -> Vec<&Row<'a>> {
         let is_asked = |row: &Row| row.usual.cell.size_bytes.map(rounded) == self.size_bytes;
-        let best = self.best_of(|row| row.usual.times == Times::Disturbed && is_asked(row));
-        best.filter(|best| best.beats(usable))
+        self.rows.iter().filter(|row| is_asked(row) && is_disturbed(row.usual.cell)).collect()
     }
 
     fn best_of(&self, is_such: impl Fn(&Row) -> bool) -> Option<&Row<'a>> {
@@ -195,7 +197,7 @@ impl<'a> Row<'a> {
         if own.unit.less_is_better() { own.value < other.value } else { own.value > other.value }
     }
 
-    fn compared(&self, size_bytes: Option<u64>, rows: &[Row<'a>]) -> Self {
+    fn compared(&self, size_bytes: Option<u64>, rows: &[Row<'a>], is_disturbed: bool) -> Self {
         let asked = |row: &Row<'a>| {
             let of = |name: &str| row.usual.cell.parameters.get(name).cloned();
             let way = row.usual.way;
@@ -205,7 +207,8 @@ impl<'a> Row<'a> {
         let rival = rival_of(&own);
         let told = |entry: &Entry<'a>| {
             let rival = rival.and_then(|rival| rival.waiting_like(entry.way.waiting));
-            Entry { times: Times::of(size_bytes, entry, rival), ..*entry }
+            let times = Times::of(size_bytes, entry, rival);
+            Entry { times: if is_disturbed { times.bounded() } else { times }, ..*entry }
         };
         Self { usual: told(&self.usual), others: self.others.iter().map(told).collect() }
     }
@@ -266,14 +269,36 @@ impl Entry<'_> {
 impl Times {
     fn of(size_bytes: Option<u64>, entry: &Entry, rival: Option<&Entry>) -> Self {
         let is_asked = |cell: &Cell| cell.size_bytes.map(rounded) == size_bytes;
-        match rival {
-            _ if is_disturbed(entry.cell) => Self::Disturbed,
+        let own_is_disturbed = is_disturbed(entry.cell);
+        match rival.filter(|rival| is_asked(rival.cell)) {
+            _ if !is_asked(entry.cell) && own_is_disturbed => Self::Disturbed,
             _ if !is_asked(entry.cell) => Self::OtherLength,
-            Some(rival) if std::ptr::eq(rival.cell, entry.cell) => Self::Rival,
-            Some(rival) if !is_asked(rival.cell) => Self::Nobody,
-            Some(rival) if is_disturbed(rival.cell) => Self::RivalDisturbed,
+            Some(rival) if std::ptr::eq(rival.cell, entry.cell) => {
+                if own_is_disturbed { Self::Disturbed } else { Self::Rival }
+            }
+            Some(rival) if own_is_disturbed || is_disturbed(rival.cell) => {
+                let none = if own_is_disturbed { Self::Disturbed } else { Self::RivalDisturbed };
+                Self::least(entry.cell, rival.cell).map_or(none, Self::AtLeast)
+            }
             Some(rival) => Self::ratio(entry.cell, rival.cell),
+            None if own_is_disturbed => Self::Disturbed,
             None => Self::Nobody,
+        }
+    }
+
+    /// The least ratio that two cells show of which one was disturbed at least, if it is above 1. A disturbed cell counts
+    /// with its whole range, and not with the interval of its median, so no choice of blocks gives a smaller ratio.
+    fn least(own: &Cell, rival: &Cell) -> Option<f64> {
+        let ([low, high], [lower, upper]) = (range(own)?, range(rival)?);
+        let least = if own.unit.less_is_better() { lower / high } else { low / upper };
+        Some(least).filter(|least| least.is_finite() && *least > 1.0)
+    }
+
+    /// This ratio as one of a disturbed session: the lower end of its interval, if that is a gain.
+    fn bounded(self) -> Self {
+        match self {
+            Self::Better(_, [low, _]) if low > 1.0 => Self::AtLeast(low),
+            other => other,
         }
     }
 
@@ -294,6 +319,7 @@ impl Times {
                 let interval = self.wide_interval().map(|interval| format!(", {interval}"));
                 quantity::factor(factor) + &interval.unwrap_or_default()
             }
+            Self::AtLeast(factor) => format!("at least {}", quantity::factor(rounded_down(factor))),
             Self::Rival => "1×".to_owned(),
             Self::Disturbed => DISTURBED.to_owned(),
             Self::RivalDisturbed => "rival disturbed".to_owned(),
@@ -323,27 +349,24 @@ impl Times {
     /// The factor alone, for a mark in a picture. Empty if there is none.
     pub fn mark(self) -> String {
         match self {
-            Self::Better(..) => self.factor(),
+            Self::Better(..) | Self::AtLeast(_) => self.factor(),
             Self::Disturbed => DISTURBED.to_owned(),
             _ => String::new(),
         }
     }
 }
 
-/// The name of a way in a sentence.
-pub fn called<'a>(way: &Way<'a>) -> &'a str {
-    let link = way.cells.first().and_then(|cell| cell.link.as_deref());
-    match way.level {
-        "eth" if link == Some("veth") => "the kernel's veth",
-        "msg" if link == Some("udp") => "Bywire messages between machines",
-        "msg" => "Bywire messages",
-        "sock" => "sockets under bywire run",
-        "eth" if link == Some("udp") => "Ethernet between machines",
-        "eth" => "Ethernet in user space",
-        "unix" => "Unix sockets",
-        "tcp" => "the kernel's TCP",
-        "udp" => "the kernel's UDP",
-        "mpi" => "MPI",
-        other => other,
-    }
+/// The ends within which the figure of a cell lies: the 95 % interval of its median, or all blocks if the cell was
+/// disturbed. Absent if it has too few pairs for an interval.
+fn range(cell: &Cell) -> Option<[f64; 2]> {
+    let interval = cell.ci95?;
+    let blocks = cell.blocks.iter().map(|block| block.value).filter(|_| is_disturbed(cell));
+    Some(blocks.fold(interval, |[low, high], value| [low.min(value), high.max(value)]))
+}
+
+/// A lower bound with three digits, which are never more than the bound itself.
+fn rounded_down(factor: f64) -> f64 {
+    let step = 10f64.powf((factor.log10().floor() - 2.0).min(0.0));
+    // A figure of three digits is itself, although it is no sum of powers of two.
+    (factor / step + 1e-9).floor() * step
 }

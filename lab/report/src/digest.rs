@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, comparisons};
+use crate::disturbed_cells::Disturbance;
 use crate::plot;
 use crate::plot::data::Plot;
 use crate::verdict::Verdict;
@@ -21,7 +22,8 @@ pub struct Digest<'a> {
 
 impl<'a> Digest<'a> {
     pub fn of(session: &'a Session, ways: &'a [Way<'a>]) -> Self {
-        let (ceilings, comparisons) = (Ceilings::of(&session.cells), comparisons(ways));
+        let is_disturbed = Disturbance::of(&session.cells).is_disturbed();
+        let (ceilings, comparisons) = (Ceilings::of(&session.cells), comparisons(ways, is_disturbed));
         let verdict = Verdict::of(session, &comparisons, &ceilings);
         Self { session, ways, ceilings, comparisons, verdict }
     }

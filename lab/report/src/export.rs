@@ -102,10 +102,10 @@ fn ceiling_table(ceilings: &Ceilings) -> String {
 
 fn points(plot: &Plot) -> String {
     let rows = plot.points().map(|(series, point)| {
-        let x = plot.category(point).unwrap_or_else(|| point.x.to_string());
+        let x = plot.x_in_file(point);
         let [low, high] = point.band.map(|band| band.map(|bound| bound.to_string())).unwrap_or_default();
         let note = point.note.clone().unwrap_or_default();
-        vec![series.name.clone(), x, point.y.to_string(), low, high, note]
+        vec![series.name.in_file().to_owned(), x, point.y.to_string(), low, high, note]
     });
     csv::table(&["series", plot.x.name, plot.y.name, "low", "high", "note"], rows)
 }

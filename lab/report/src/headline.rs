@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use crate::ceiling::Ceilings;
 use crate::comparison::{Comparison, Entry, Row, Times};
 use crate::digest::Digest;
+use crate::disturbed_cells::is_disturbed;
 use crate::plot::data::Plot;
 use crate::plot::section;
 use crate::table::{self, Column, Table, scroll_groups};
@@ -30,7 +31,7 @@ pub fn section(digest: &Digest, ladder: &[&Plot], name: &dyn Fn(&str) -> String)
             @if !comparisons.is_empty() {
                 h2 id=(name("ways")) { "Every way" }
                 (comparison_table(comparisons))
-                p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
+                p.about { "Each part compares ways at one length. × is how many times better a way is than the kernel's TCP on the same machine, or between two hosts on the same wire. Without a figure of TCP it is against the kernel's way that has 1×. Its interval comes from the ends of both 95 % intervals. If something was disturbed, only the lower end of it counts: at least so many times. Defaults are compared with defaults, and polling with polling. CPU is that of both ends and of the carrying processes, for each round trip or for each KB of 1,024 bytes." }
                 details {
                     summary { "All figures of each way: shares of what memory allows, N½, transactions, CPU" }
                     (way_table(ways, ceilings))
@@ -86,22 +87,24 @@ fn comparison_row(comparison: &Comparison, row: &Row) -> Markup {
     let usual = &row.usual;
     let per = comparison.question.cost.unwrap_or_default();
     let cpu = |cell: &Cell| comparison.cpu(cell).map(|cpu| format!("{cpu} / {per}"));
-    let is_unusable = usual.times == Times::Disturbed;
+    let is_unusable = is_disturbed(usual.cell);
     // A way may be usable with one kind of waiting only.
     let other = |entry: &Entry, text: String| {
-        let class =
-            if entry.times == Times::Disturbed { Some("unusable") } else { is_unusable.then_some("usable") };
+        let class = if is_disturbed(entry.cell) { Some("unusable") } else { is_unusable.then_some("usable") };
         html! { small class=[class] { (entry.way.waiting.name()) " " (text) } }
     };
     html! {
         tr class=[is_unusable.then_some("unusable")] {
-            th scope="row" { (usual.way.name) small { (usual.way.waiting.name()) } }
+            th scope="row" { (usual.way.plain_name) small { (usual.way.name) " · " (usual.way.waiting.name()) } }
             td.figure {
                 (unbroken(&usual.value(comparison.size_bytes)))
                 @for entry in &row.others { (other(entry, entry.value(comparison.size_bytes))) }
             }
             td.figure {
-                (usual.times.factor())
+                @match usual.times {
+                    Times::AtLeast(_) => span.bound { (usual.times.factor()) },
+                    times => (times.factor()),
+                }
                 @if let Some(interval) = usual.times.interval() { small { (interval) } }
                 @for entry in &row.others { (other(entry, entry.times.text())) }
             }
@@ -145,10 +148,9 @@ fn way_table(ways: &[Way], ceilings: &Ceilings) -> Markup {
     let one_way = |cell: &Cell| share(cell, ceilings.one_way(cell.size_bytes.unwrap_or(0)), "touched");
     let time = |us: f64| quantity::duration(us * 1e3).into();
     let rows = ways.iter().map(|way| {
-        // How it waits, unless its name includes that.
-        let waiting = Some(way.waiting.name()).filter(|waiting| !way.label.contains(*waiting));
+        let technical = format!("{} · {}", way.name, way.waiting.name());
         let entries = [
-            Some(table::Entry::from(way.label.clone()).note(waiting.map(str::to_owned))),
+            Some(table::Entry::from(way.plain_name.clone()).note(Some(technical))),
             way.short("latency").map(half_rtt),
             way.highest("stream").map(one_way),
             way.n_half().map(n_half),

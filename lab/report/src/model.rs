@@ -97,7 +97,7 @@ impl Graph {
             points.retain(|point| (point.x, &point.note) != (x, &note));
             points.push(Point { note, ..Point::new(x, figure.normalised.value) });
         }
-        let series = Series::new(&format!("{}, as printed", machine.name), Look::Historic, slot, points);
+        let series = Series::new(format!("{}, as printed", machine.name), Look::Historic, slot, points);
         Some(series).filter(|series| !series.points.is_empty())
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             assert!(plot.of_look(Look::Model).count() >= 2, "{}", plot.id);
             for line in plot.of_look(Look::Model) {
                 let is_drawn = |point: &Point| point.y.is_finite() && point.y > 0.0;
-                assert!(line.points.iter().all(is_drawn), "{}", line.name);
+                assert!(line.points.iter().all(is_drawn), "{}", line.name.plain);
             }
             // BIP prints no points of its ping-pong except those of request/response.
             assert_eq!(plot.has_printed(), graph.document() != Some("bip"), "{}", plot.id);

@@ -43,13 +43,11 @@ pub fn svg(session: &Session) -> String {
             @for (line, text) in lines.enumerate() {
                 text x=(MARGIN) y=(94.0 + 24.0 * line as f64) font-size="19" fill=(ink) { (text) }
             }
-            g opacity=(if verdict.is_unusable { "0.4" } else { "1" }) {
-                @for (column, plot) in ladder.iter().enumerate() {
-                    (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
-                }
+            @for (column, plot) in ladder.iter().enumerate() {
+                (part(plot, MARGIN + (room + 12.0) * column as f64, room, scale))
             }
             text x=(MARGIN) y=(FOOT) font-size="13" fill="var(--plot-label)" { (foot.join(" · ")) }
-            text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · Bywire blue, others grey, ■ while polling" }
+            text x=(WIDTH - MARGIN) y=(FOOT) font-size="13" text-anchor="end" fill="var(--plot-label)" { "× against the kernel's TCP · ● Bywire, ○ others, ■ while polling" }
         }
     };
     on_white(drawing.into_string())

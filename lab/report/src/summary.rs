@@ -25,7 +25,7 @@ fn table(comparison: &Comparison) -> String {
     let columns = [comparison.title(), "value".to_owned(), comparison.against(), "CPU".to_owned()];
     let rows = comparison.rows.iter().flat_map(Row::entries).map(|entry| {
         table::Row::of([
-            entry.way.label.clone(),
+            format!("{} ({})", entry.way.plain_name, entry.way.label),
             entry.value(comparison.size_bytes),
             entry.times.text(),
             comparison.cpu(entry.cell).unwrap_or_else(|| "–".to_owned()),

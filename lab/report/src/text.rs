@@ -63,23 +63,28 @@ fn head(verdict: &Verdict) -> String {
     said.chain(steps).collect::<String>() + "\n"
 }
 
-/// Way, value, × and CPU: a row for each way, and rows below it for its other kinds of waiting.
+/// Way, value, × and CPU: a row for each way, and rows below it for its other kinds of waiting. The last column is the way
+/// in the laboratory's terms.
 fn comparison_table(comparison: &Comparison) -> String {
     let per = comparison.question.cost.map_or("CPU".to_owned(), |per| format!("CPU/{per}"));
-    let [waits, value] = ["waits", "value"].map(str::to_owned);
-    let heading = [comparison.title(), waits, value, comparison.against(), per];
+    let [waits, value, way] = ["waits", "value", "level"].map(str::to_owned);
+    let heading = [comparison.title(), waits, value, comparison.against(), per, way];
     let rows = comparison.rows.iter().flat_map(|row| {
         row.entries().enumerate().map(move |(index, entry)| {
+            let once = |name: &str| if index == 0 { name.to_owned() } else { String::new() };
             Row::of([
-                if index == 0 { entry.way.name.clone() } else { String::new() },
+                once(&entry.way.plain_name),
                 entry.way.waiting.name().to_owned(),
                 entry.value(comparison.size_bytes),
                 entry.times.text(),
                 comparison.cpu(entry.cell).unwrap_or_default(),
+                once(&entry.way.name),
             ])
         })
     });
-    Table::new("", Column::named(2, heading), rows.collect()).text() + "\n"
+    let mut columns = Column::named(2, heading);
+    columns.last_mut().expect("the way").is_figure = false;
+    Table::new("", columns, rows.collect()).text() + "\n"
 }
 
 fn way_table(ways: &[Way], ceilings: &Ceilings) -> String {

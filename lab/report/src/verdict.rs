@@ -6,11 +6,11 @@ use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::{Ceiling, Ceilings};
-use crate::comparison::{Comparison, Row, Times, called, length, of_test};
+use crate::comparison::{Comparison, Row, Times, length, of_test};
 use crate::disturbed_cells::Disturbance;
 
 /// The verdict of a session in which too much was disturbed.
-pub const UNUSABLE: &str = "This session cannot be used: the machine was busy with something else.";
+pub const UNUSABLE: &str = "The figures of this session cannot be used: the machine was busy with something else.";
 
 /// The head of a report.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +36,9 @@ impl Verdict {
             verdict.alarms.push("Nothing was measured in this session.".to_owned());
         } else if disturbance.is_unusable() {
             verdict.sentences.push(UNUSABLE.to_owned());
+            for (test, [_, noun, _]) in BEST {
+                verdict.sentences.extend(of_test(comparisons, test).and_then(|asked| least(asked, noun)));
+            }
         } else {
             for (test, best) in BEST {
                 let asked = of_test(comparisons, test).and_then(|asked| sentence(asked, best));
@@ -68,41 +71,81 @@ impl Verdict {
 const BEST: [(&str, [&str; 3]); 2] =
     [("latency", ["Lowest", "latency", "takes"]), ("stream", ["Highest", "rate", "carries"])];
 
-/// The sentence for one question: its best way and the rival, at a length at which both were measured.
+/// The sentence for one question: a way and the rival, at a length at which both were measured. Only if no figure was
+/// disturbed, the way is the best one; the best of what is left may be far from the best.
 fn sentence(comparison: &Comparison, [extreme, noun, verb]: [&str; 3]) -> Option<String> {
     let best = comparison.best()?;
-    let rival = comparison.rows.iter().find(|row| row.usual.times == Times::Rival);
     let value = |row: &Row| row.usual.value(row.usual.cell.size_bytes);
-    let margin = match (best.usual.times, rival) {
-        (times @ Times::Better(_, [low, high]), Some(rival)) if low <= 1.0 && high >= 1.0 => {
-            let (name, figure) = (capitalized(called(rival.usual.way)), value(rival));
-            let (factor, interval) = (times.factor(), times.interval().unwrap_or_default());
-            format!(". {name} {verb} {figure}, which may be no difference: {factor}, {interval}")
-        }
-        (Times::Better(factor, _), Some(rival)) => {
-            let interval = best.usual.times.wide_interval().map(|interval| format!(" ({interval})"));
-            let (times, rival) = (quantity::factor(factor), called(rival.usual.way));
-            format!(", {times} faster than {rival}{}{}", interval.unwrap_or_default(), while_polling(best))
-        }
-        (Times::Rival, _) if comparison.rows.len() > 1 => ". Nothing else measured here is faster".to_owned(),
-        _ => String::new(),
-    };
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
-    // The pictures show it.
-    let disturbed = comparison.best_disturbed();
-    let undisturbed = if disturbed.is_some() { "undisturbed " } else { "" };
-    let disturbed = disturbed.map_or_else(String::new, |row| {
-        format!(" A disturbed measurement of {} gave {}.", called(row.usual.way), value(row))
+    let (figure, name) = (value(best), best.usual.way.medium());
+    let disturbed = comparison.disturbed();
+    if disturbed.is_empty() {
+        let margin = margin(comparison, best, verb).unwrap_or_default();
+        return Some(format!("{extreme} {noun} for {size}: {figure} with {name}{margin}."));
+    }
+    let is_disturbed = disturbed.iter().any(|row| std::ptr::eq(*row, best));
+    let mark = if is_disturbed { ", disturbed" } else { "" };
+    let margin = match best.usual.times {
+        Times::Rival => None,
+        _ => margin(comparison, best, verb),
+    };
+    let names: Vec<String> = disturbed.iter().map(|row| row.usual.way.medium()).collect();
+    let (margin, names) = (margin.unwrap_or_default(), listed(&names));
+    let noun = capitalized(noun);
+    Some(format!(
+        "{noun} for {size}: {figure} with {name}{mark}{margin}. No way is named the best, because these were disturbed: \
+         {names}."
+    ))
+}
+
+/// The least gains of a session most of which was disturbed. Nothing else can be said of it.
+fn least(comparison: &Comparison, noun: &str) -> Option<String> {
+    let rival = comparison.rival.as_ref()?;
+    let bounds = comparison.rows.iter().filter_map(|row| match row.usual.times {
+        Times::AtLeast(_) => Some(format!("{} {}", row.usual.way.medium(), row.usual.times.factor())),
+        _ => None,
     });
-    let (figure, name) = (value(best), called(best.usual.way));
-    Some(format!("{extreme} {undisturbed}{noun} for {size}: {figure} with {name}{margin}.{disturbed}"))
+    let bounds: Vec<String> = bounds.collect();
+    let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
+    let noun = capitalized(noun);
+    (!bounds.is_empty())
+        .then(|| format!("{noun} for {size}, compared with {rival}: {}.", listed(&bounds)))
+}
+
+/// How much better than the rival a way is, after its figure in a sentence.
+fn margin(comparison: &Comparison, best: &Row, verb: &str) -> Option<String> {
+    let rival = comparison.rival.as_ref()?;
+    match best.usual.times {
+        times @ Times::Better(_, [low, high]) if low <= 1.0 && high >= 1.0 => {
+            let row = comparison.rows.iter().find(|row| row.usual.times == Times::Rival)?;
+            let (name, figure) = (capitalized(rival), row.usual.value(row.usual.cell.size_bytes));
+            let (factor, interval) = (times.factor(), times.interval().unwrap_or_default());
+            Some(format!(". {name} {verb} {figure}, which may be no difference: {factor}, {interval}"))
+        }
+        times @ (Times::Better(..) | Times::AtLeast(_)) => {
+            let interval = times.wide_interval().map(|interval| format!(" ({interval})"));
+            let (times, interval) = (times.factor(), interval.unwrap_or_default());
+            Some(format!(", {times} faster than {rival}{interval}{}", while_polling(best)))
+        }
+        Times::Rival if comparison.rows.len() > 1 => Some(". Nothing else measured here is faster".to_owned()),
+        _ => None,
+    }
+}
+
+/// Names in a sentence: `one, two and three`.
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
 }
 
 /// This comparison while both ways poll. Without it, the sentence would compare a way that spins with one that sleeps.
 fn while_polling(best: &Row) -> String {
     let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
     match polling.map(|entry| entry.times) {
-        Some(Times::Better(factor, _)) => format!(", {} when both poll", quantity::factor(factor)),
+        Some(times @ (Times::Better(..) | Times::AtLeast(_))) => format!(", {} when both poll", times.factor()),
         _ => String::new(),
     }
 }

@@ -29,10 +29,14 @@ const SPIN: &str = "spin";
 /// One way, with its cells in the order taken.
 #[derive(Clone, Debug)]
 pub struct Way<'a> {
-    /// Its label for readers: `msg · shm`, `tcp · veth · MTU 9000`.
+    /// Its label in the laboratory's terms: `msg · shm · polling`, `tcp · veth · MTU 9000`.
     pub label: String,
     /// Its label without the way of waiting.
     pub name: String,
+    /// Its label in plain words: `messages in shared memory · polling`.
+    pub plain_label: String,
+    /// Its name in plain words: `the kernel's TCP over veth · MTU 9000`.
+    pub plain_name: String,
     pub level: &'a str,
     pub waiting: Waiting,
     key: Key<'a>,
@@ -58,8 +62,12 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
                 let name = name(&key);
                 // The label states how a way waits if its level has several ways of waiting.
                 let several = waitings(&cell.level) > 1;
-                let label = if several { format!("{name} · {}", waiting.name()) } else { name.clone() };
-                ways.push(Way { label, name, level: &cell.level, waiting, key, cells: vec![cell] });
+                let labelled =
+                    |name: &str| if several { format!("{name} · {}", waiting.name()) } else { name.to_owned() };
+                let (label, plain_name) = (labelled(&name), plain_name(&key));
+                let plain_label = labelled(&plain_name);
+                let (level, cells) = (&*cell.level, vec![cell]);
+                ways.push(Way { label, name, plain_label, plain_name, level, waiting, key, cells });
             }
         }
     }
@@ -72,6 +80,11 @@ impl<'a> Way<'a> {
         let level = LEVELS.iter().position(|level| *level == self.level).unwrap_or(LEVELS.len());
         let link = LINKS.iter().position(|link| self.key.1 == Some(link)).unwrap_or(LINKS.len());
         (level, link, self.waiting)
+    }
+
+    /// What carries its messages, in plain words: `the kernel's TCP over veth`.
+    pub fn medium(&self) -> String {
+        medium(self.key.0, self.key.1)
     }
 
     /// True if both are one way, apart from how their ends wait.
@@ -178,12 +191,60 @@ fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a
     (&cell.level, cell.link.as_deref(), &cell.between, parameters)
 }
 
-fn name((level, link, between, parameters): &Key) -> String {
-    let mut parts = vec![*level];
-    parts.extend(link.filter(|link| link != level));
+fn name(key: &Key) -> String {
+    let (level, link, ..) = *key;
+    let link = link.filter(|link| *link != level);
+    std::iter::once(level).chain(link).chain(rest_of_name(key)).collect::<Vec<_>>().join(" · ")
+}
+
+fn plain_name(key: &Key) -> String {
+    let medium = medium(key.0, key.1);
+    std::iter::once(&*medium).chain(rest_of_name(key)).collect::<Vec<_>>().join(" · ")
+}
+
+/// The parts of a name after level and link.
+fn rest_of_name<'k>((_, link, between, parameters): &'k Key) -> impl Iterator<Item = &'k str> {
     // The link veth implies namespaces.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
-    parts.extend((!said).then_some(*between));
-    parts.extend(parameters.iter().map(|(_, text)| text.as_str()));
-    parts.join(" · ")
+    (!said).then_some(*between).into_iter().chain(parameters.iter().map(|(_, text)| text.as_str()))
+}
+
+/// What carries messages of this level over this link, in words of somebody who does not know the laboratory.
+fn medium(level: &str, link: Option<&str>) -> String {
+    let plain = match (level, link.unwrap_or_default()) {
+        ("msg", "shm") => "messages in shared memory",
+        ("msg", "udp") => "messages between machines",
+        ("sock", "" | "shm") => "sockets under bywire run",
+        ("eth", "one-process") => "Ethernet in user space, one process",
+        ("eth", "two-processes") => "Ethernet in user space, two processes",
+        ("eth", "udp") => "Ethernet between machines",
+        ("eth", "veth") => "the kernel's veth",
+        ("unix", "" | "unix") => "Unix sockets",
+        ("tcp", "" | "loopback") => "the kernel's TCP",
+        ("tcp", "eth") => "TCP over Ethernet in user space",
+        ("udp", "" | "loopback") => "the kernel's UDP",
+        ("udp", "eth") => "UDP over Ethernet in user space",
+        ("mpi", "shm") => "MPI in shared memory",
+        ("mpi", "bywire") => "MPI over Bywire",
+        ("mpi", "eth") => "MPI over Ethernet in user space",
+        (level, link) => return format!("{}{}", of_level(level), words_of_link(link)),
+    };
+    plain.to_owned()
+}
+
+fn of_level(level: &str) -> &str {
+    match level {
+        "msg" => "messages",
+        "sock" => "sockets under bywire run",
+        "eth" => "Ethernet in user space",
+        "unix" => "Unix sockets",
+        "tcp" => "the kernel's TCP",
+        "udp" => "the kernel's UDP",
+        "mpi" => "MPI",
+        other => other,
+    }
+}
+
+fn words_of_link(link: &str) -> String {
+    if link.is_empty() { String::new() } else { format!(" over {link}") }
 }

@@ -136,14 +136,14 @@ fn the_program_of_the_manual_builds_and_runs_by_the_printed_commands() {
         assert_eq!(installed.run(&program, &[]), "hello\n");
     }
 
-    // The page installs into `bywire` at home, and for the static library into a directory of the machine.
-    std::os::unix::fs::symlink(installed.path(), installed.path().join("bywire")).expect("a link");
+    // The page installs into `.bywire` at home, and for the static library into a directory of the machine.
+    std::os::unix::fs::symlink(installed.path(), installed.path().join(".bywire")).expect("a link");
     let finds = page.lines().find(|line| line.starts_with("export ")).expect("where it is found");
     let compiles = page.lines().filter(|line| line.starts_with("cc ") || line.starts_with("c++ "));
     let compiles: Vec<&str> = compiles.collect();
     assert_eq!(compiles.len(), 4, "{compiles:?}");
     for compile in compiles {
-        let compile = compile.replace("/usr/local", "$HOME/bywire");
+        let compile = compile.replace("/usr/local", "$HOME/.bywire");
         let script = format!("cd; {finds}\n{compile}\n./hello; rm hello");
         let mut shell = installed.command(Path::new("sh"), &["-ec", &script]);
         let output = shell.env("HOME", installed.path()).output().expect("run");

@@ -28,9 +28,14 @@ fn doctor_finds_tools_that_every_linux_has() {
 
 #[test]
 fn doctor_writes_plain_text_to_a_pipe() {
-    let output = bywire(&["doctor"]);
-    assert!(output.status.success() && !output.stdout.contains(&b'\x1b'));
-    assert!(String::from_utf8(output.stdout).unwrap().contains("two cores"));
+    let print = |arguments: &[&str]| {
+        let output = bywire(arguments);
+        assert!(output.status.success() && !output.stdout.contains(&b'\x1b'));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (first, all) = (print(&["doctor"]), print(&["doctor", "--all"]));
+    assert!(first.lines().count() < 10 && first.contains(" bywire run "), "{first}");
+    assert!(all.contains("two cores") && all.contains("To run the tests"), "{all}");
 }
 
 #[test]

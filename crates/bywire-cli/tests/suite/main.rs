@@ -5,6 +5,7 @@ mod command;
 mod compare;
 mod diagnosis;
 mod documents;
+mod entry;
 mod eth;
 mod eth_fabric;
 mod eth_faults;

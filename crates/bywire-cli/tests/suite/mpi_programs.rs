@@ -60,7 +60,7 @@ impl Home {
             return None;
         }
         let directory = tempfile::tempdir().expect("a directory");
-        install(&directory.path().join("bywire"));
+        install(&directory.path().join(".bywire"));
         let home = Self { directory, programs };
         home.compile();
         Some(home)
@@ -94,7 +94,7 @@ impl Home {
             .args([SECONDS, "unshare", "-m", "--uts", "sh", "-ec", script])
             .current_dir(self.directory.path());
         let old = std::env::var_os("PATH").unwrap_or_default();
-        let installed = self.path("bywire/bin");
+        let installed = self.path(".bywire/bin");
         let all = self.programs.iter().cloned().chain([installed]).chain(std::env::split_paths(&old));
         shell.env("PATH", std::env::join_paths(all).expect("a path")).env("HOME", self.directory.path());
         for name in ["FI_PROVIDER", "FI_PROVIDER_PATH", "BYWIRE_RUNTIME_DIR"] {
@@ -176,12 +176,12 @@ fn programs_of_one_machine_use_the_fabric_by_the_printed_commands_until_these_ar
             command("eval \"$(bywire mpi env)\""),
             logged(&start, true),
             command("eval \"$(bywire mpi env --unset)\""),
-            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
+            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|I_MPI_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
             logged(&start, false),
             // The same by hand, for a shell without the command.
             command("eval \"$(bywire mpi env)\""),
             command("unset FI_PROVIDER_PATH "),
-            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
+            "if env | grep -E '^(FI_|OMPI_MCA|MPIR_|I_MPI_|BYWIRE_MPI)'; then exit 1; fi".to_owned(),
         ];
         assert_eq!(home.run(&script.join("\n")), "exchanged\nexchanged\n", "{mpi:?}");
     }
@@ -232,7 +232,7 @@ fn an_installation_moves_no_job_that_has_not_asked() {
         let script = [
             home.own_ports(),
             logged(&mpi.start(), false),
-            "export FI_PROVIDER_PATH=\"$HOME/bywire/lib/bywire/libfabric\"".to_owned(),
+            "export FI_PROVIDER_PATH=\"$HOME/.bywire/lib/bywire/libfabric\"".to_owned(),
             mpi.start(),
             "test -z \"$(ls -A /run/bywire)\"".to_owned(),
         ];
@@ -328,7 +328,7 @@ fn the_doctor_names_an_mpi_without_libfabric() {
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("executable");
     }
-    let printed = home.run("PATH=\"$HOME/own:$PATH\" bywire doctor");
+    let printed = home.run("PATH=\"$HOME/own:$PATH\" bywire doctor --all");
     let line = printed.lines().find(|line| line.contains("MPICH") && line.contains("4.0.2"));
     assert!(
         line.is_some_and(|line| line.contains("NO") && line.contains("built without libfabric")),

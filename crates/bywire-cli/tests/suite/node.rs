@@ -175,10 +175,14 @@ fn an_invitation_is_good_once_and_its_errors_say_what_to_do() {
     let old = invitation(a, "b");
     let line = invitation(a, "b");
     std::thread::scope(|scope| {
-        let replaced = scope.spawn(|| failed(d, &["join", &old, "--config", &place(d)]));
+        let replaced = scope.spawn(|| inside(d, &["join", &old, "--config", &place(d)]));
         an_invitation_is_good_once([a, b, c], one, &line);
-        let (status, said) = replaced.join().expect("it ends");
-        assert!(status == Some(1) && said.contains("no answer from 10.78.0.1:7248"), "{said}");
+        let done = replaced.join().expect("it ends");
+        let (status, said) = (done.status.code(), text(&done.stderr));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!((status, lines.len()), (Some(1), 2), "{said}");
+        assert!(lines[0].contains("10.78.0.1:7248 has not answered yet; waiting"), "{said}");
+        assert!(lines[1].contains("no answer from 10.78.0.1:7248"), "{said}");
         assert!(said.contains("bywire invite b"), "{said}");
     });
 }
@@ -425,7 +429,12 @@ fn errors_are_one_line_that_says_what_to_do() {
     let again = inside(machine, &["init", "a", "--address", "10.0.0.1", "--config", &place]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
     assert!(text(&again.stderr).contains("this machine is in a fabric already"));
-    for wrong in [&["init", "a b"][..], &["init", "a", "--address", "1.2.3"], &["init", "localhost"]] {
+    for wrong in [
+        &["init", "a b"][..],
+        &["init", "a", "--address", "1.2.3"],
+        &["init", "a", "--address", "10.0.0.1", "--address", "no-such-host.invalid"],
+        &["init", "localhost"],
+    ] {
         let done = inside(machine, &[wrong, &["--config", "/nonexistent/place"]].concat());
         assert_eq!(done.status.code(), Some(2), "{wrong:?}: {}", text(&done.stderr));
     }
@@ -448,7 +457,7 @@ fn errors_are_one_line_that_says_what_to_do() {
     fs::set_permissions(&fabric, fs::Permissions::from_mode(0o666)).expect("chmod");
     up(2, &["fabric.toml can be written by others"]);
     fs::remove_file(&fabric).expect("removed");
-    up(2, &["there is no ", "bywire init NAME"]);
+    up(2, &["there is no ", "bywire init NAME", "bywire invite"]);
     // What `bywire key` or a `join` in vain has left is not in the way.
     let key_before = fs::read_to_string(&key).expect("read");
     let begun = inside(machine, &["init", "a", "--address", "10.0.0.1", "--config", &place]);

@@ -265,7 +265,7 @@ fn join(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Result<Str
 fn join_once(machine: &Machine, invitation: &Invitation, udp_port: u16) -> Result<String, JoinError> {
     let key = key::read(&machine.configuration().join(key::FILE_NAME)).expect("a key");
     let candidate = Candidate { key: &key, addresses: &[], udp_port, boot_id: machine.boot_id };
-    machine.namespace.run(|| join::join(invitation, &candidate)).expect("inside")
+    machine.namespace.run(|| join::join(invitation, &candidate, || ())).expect("inside")
 }
 
 fn invite(keeper: &Machine, name: &str) -> Result<Invitation, NotInvited> {

@@ -10,7 +10,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bywire::{Confirm, Event, Port, PortOptions, Priority};
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("ask: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let mut port = Port::open(PortOptions::default())?;
     // Memory for the answer that is longer than 4 KiB.
     port.post_receive(Priority::Low, vec![0; 5_000]).expect("a receive token");

@@ -39,7 +39,14 @@ impl AsyncPort {
     }
 }
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("asynchronous: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let (mut server, mut client) = (AsyncPort::open()?, AsyncPort::open()?);
     let peer = client.port.connect_start(&server.port.address())?;
     let serving = serve(&mut server);

@@ -18,7 +18,14 @@ const LENGTH_MAX: usize = 1 << 20;
 /// Long answers that one client may leave unread.
 const UNREAD_MAX: usize = 4;
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("echo: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     // Other machines reach the port only with `--fabric`.
     let serves_fabric = std::env::args().nth(1).as_deref() == Some("--fabric");
     let reach = if serves_fabric { Reach::Fabric } else { Reach::Machine };

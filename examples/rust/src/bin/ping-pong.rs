@@ -11,7 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Message, Peer, Port, PortOptions, Priority, Reach};
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("ping-pong: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let address = match arguments.next() {
         None => return answer(Reach::Machine),

@@ -12,7 +12,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bywire::{Address, Event, Peer, Port, PortOptions, Priority, Reach, SendError};
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("requests: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     match arguments.next() {
         None => serve(Reach::Machine),

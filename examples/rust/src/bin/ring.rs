@@ -11,7 +11,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bywire::{Address, Event, Key, Peer, Port, PortOptions, Priority, Rights};
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("ring: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let nodes = numbers.next().transpose().context("NODES is a number")?.unwrap_or(4);
     let laps = numbers.next().transpose().context("LAPS is a number")?.unwrap_or(1000);

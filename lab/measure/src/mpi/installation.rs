@@ -18,8 +18,8 @@ use crate::scratch_directory::nonce;
 const RANK_PROGRAM: &str = include_str!("rank.c");
 /// The environment variable with the directory of MPICH: its `--prefix`, or a virtual environment. Default: the cache.
 const MPICH_DIRECTORY: &str = "BYWIRE_MPICH";
-/// The supported major version. The next one has other names for its shared memory and for its link to another host.
-const OPEN_MPI_MAJOR: &str = "4";
+/// The supported major versions.
+const OPEN_MPI_MAJORS: [&str; 2] = ["4", "5"];
 /// How long a compiler or a launcher may take to print its version or to make a program.
 const TIMEOUT_SECONDS: &str = "60";
 
@@ -42,6 +42,8 @@ pub struct Installation {
     pub program: PathBuf,
     /// The program that a launcher runs in place of `ssh`.
     pub agent: PathBuf,
+    /// Its launcher is PRRTE, as that of Open MPI from version 5 on, which has options of other names.
+    pub is_prrte: bool,
 }
 
 impl Installation {
@@ -57,6 +59,7 @@ impl Installation {
         let installation = Arc::new(Self {
             program: tools.program("rank", RANK_PROGRAM)?,
             agent: kept(&cache()?, "agent", AGENT.as_bytes(), 0o700)?,
+            is_prrte: implementation == Implementation::OpenMpi && tools.major() == OPEN_MPI_MAJORS[1],
             launcher: tools.launcher,
         });
         known.insert(implementation, Arc::clone(&installation));
@@ -83,9 +86,10 @@ impl Tools {
                     "Open MPI is not installed: install it with `apt-get install openmpi-bin libopenmpi-dev`",
                 )?;
                 ensure!(
-                    found.version.split('.').next() == Some(OPEN_MPI_MAJOR),
-                    "Open MPI {OPEN_MPI_MAJOR} is not installed, but {} at {} with another launcher: put Open MPI {OPEN_MPI_MAJOR} \
-                     before it in PATH, or leave Open MPI out",
+                    OPEN_MPI_MAJORS.contains(&found.major()),
+                    "Open MPI {} is not installed, but {} at {} with another launcher: put one of them before it in PATH, or \
+                     leave Open MPI out",
+                    OPEN_MPI_MAJORS.join(" or "),
                     found.version,
                     found.launcher.display()
                 );
@@ -102,6 +106,11 @@ impl Tools {
                 })
             }
         }
+    }
+
+    /// The first part of its version.
+    fn major(&self) -> &str {
+        self.version.split('.').next().unwrap_or_default()
     }
 
     /// Every implementation in the search path, and MPICH where the laboratory looks for it.

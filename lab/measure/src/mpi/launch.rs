@@ -132,7 +132,9 @@ impl Launch<'_> {
             command = Command::new(&words[0]);
             command.args(&words[1..]).env("TMPDIR", self.directory);
             // Otherwise its segments would outlive an interrupted job.
-            command.env("OMPI_MCA_btl_vader_backing_directory", self.directory);
+            for component in ["vader", "sm"] {
+                command.env(format!("OMPI_MCA_btl_{component}_backing_directory"), self.directory);
+            }
         }
         // Settings of the shell that would change what the link is.
         provider::names().for_each(|name| _ = command.env_remove(name));
@@ -163,19 +165,29 @@ impl Launch<'_> {
         let interface = self.interface();
         let hosts = self.namespaces.map(|ends| ends.map(Namespace::address));
         let link = match link {
+            // Its shared memory has another name since version 5.
+            Link::Shm if self.installation.is_prrte => "--mca pml ob1 --mca btl self,sm".to_owned(),
             Link::Shm => "--mca pml ob1 --mca btl self,vader".to_owned(),
             Link::Bywire => provider::options().join(" "),
             _ => format!("--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include {interface}"),
         };
         // There are two slots, as there are two cores. With more ranks Open MPI has them yield.
-        let yielding = if ranks > 2 { " --oversubscribe" } else { "" };
+        let yielding = match self.installation.is_prrte {
+            _ if ranks <= 2 => "",
+            true => " --map-by :OVERSUBSCRIBE",
+            false => " --oversubscribe",
+        };
+        let [interfaces, agent_option] = match self.installation.is_prrte {
+            true => ["--prtemca prte_if_include", "--prtemca plm_ssh_agent"],
+            false => ["--mca oob_tcp_if_include", "--mca plm_rsh_agent"],
+        };
         let words = match (implementation, hosts) {
             (Implementation::OpenMpi, None) => {
                 format!("-n {ranks} --bind-to none{yielding} {link} --host localhost:2")
             }
             (Implementation::OpenMpi, Some([source, target])) => format!(
                 "-n {ranks} --bind-to none{yielding} {link} --host {source}:1,{target}:1 \
-                 --mca oob_tcp_if_include {interface} --mca plm_rsh_agent"
+                 {interfaces} {interface} {agent_option}"
             ),
             (Implementation::Mpich, None) => format!("-n {ranks} -hosts localhost"),
             (Implementation::Mpich, Some([source, target])) => format!(
@@ -363,8 +375,12 @@ mod tests {
     use super::*;
 
     fn options(implementation: Implementation, link: Link) -> String {
+        options_of(implementation, link, false)
+    }
+
+    fn options_of(implementation: Implementation, link: Link, is_prrte: bool) -> String {
         let [launcher, program, agent] = ["mpiexec", "rank", "agent"].map(PathBuf::from);
-        let installation = &Installation { launcher, program, agent };
+        let installation = &Installation { launcher, program, agent, is_prrte };
         let choice = Choice { implementation, link, ranks: 2, unmatched: 0 };
         let provider = (link == Link::Bywire).then_some(Path::new("/provider"));
         let directory = Path::new("/tmp");
@@ -376,6 +392,7 @@ mod tests {
     #[test]
     fn each_link_is_passed_to_the_launcher() {
         assert!(options(Implementation::OpenMpi, Link::Shm).contains("btl self,vader"));
+        assert!(options_of(Implementation::OpenMpi, Link::Shm, true).contains("btl self,sm"));
         let tcp = options(Implementation::OpenMpi, Link::Tcp);
         assert!(tcp.contains("btl self,tcp") && tcp.contains("if_include lo"), "{tcp}");
         assert!(!options(Implementation::Mpich, Link::Tcp).contains("--mca"));

@@ -6,7 +6,7 @@ use bywire_results::breakdown::{Account, FAILED, KINDS, REST, Share};
 use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
-use crate::plot::data::{Axis, Look, Names, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Name, Names, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// Both plots. Without a breakdown they are empty.
@@ -14,7 +14,7 @@ pub fn plots(ways: &[Way]) -> [Plot; 2] {
     let cells = ways.iter().flat_map(|way| way.by_size("breakdown").into_iter().map(move |cell| (way, cell)));
     let account = |(way, cell): (&Way, &Cell)| {
         let size = quantity::size(cell.size_bytes.unwrap_or(0));
-        Some((format!("{}, {size}: {}", way.label, quantity::duration(cell.value)), Account::of(cell)?))
+        Some((format!("{}, {size}: {}", way.plain_label, quantity::duration(cell.value)), Account::of(cell)?))
     };
     let accounts: Vec<(String, Account)> = cells.filter_map(account).collect();
     [by_differences(&accounts), by_samples(&accounts)]
@@ -74,10 +74,10 @@ fn stacked(names: Names, about: &str, bars: Vec<(String, Vec<Share>)>) -> Plot {
                 ..Point::new(index as f64, share.ns / whole_ns)
             })
         });
-        Series::new(name, Look::Part, slot, points)
+        Series::new(*name, Look::Part, slot, points)
     };
     let series = parts.iter().enumerate().map(part).collect();
-    let categories = bars.iter().map(|(name, _)| name.clone()).collect();
+    let categories = bars.iter().map(|(name, _)| Name::from(&**name)).collect();
     let y = Axis::linear("share of a half-RTT", Quantity::Share);
     let x = Axis::linear("message", Quantity::Name);
     Plot { x, ..Plot::bars(names, about, y, categories, series) }

@@ -7,7 +7,7 @@ use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
 use crate::comparison::rounded;
-use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Name, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// Bins for each factor of ten in the distribution of half-RTT.
@@ -73,7 +73,7 @@ pub fn distribution(ways: &[Way]) -> Plot {
         }
         let middle = |bin: i64| 10f64.powf((bin as f64 + 0.5) / BINS_PER_DECADE).min(f64::MAX);
         let points = bins.iter().map(|(&bin, count)| Point::new(middle(bin), count / total));
-        Some(Series::new(&way.label, Look::Measured, slot, points))
+        Some(Series::new(Name::of_label(way), Look::Measured, slot, points))
     });
     let about = format!("Share of all samples in each bin ({BINS_PER_DECADE} bins for each factor of ten).");
     let axes = [Axis::HALF_RTT, Axis::logarithmic("share of samples", Quantity::Share)];
@@ -124,15 +124,15 @@ fn without_band(about: &str) -> String {
 
 /// The name of a way or a limit, with its length if that is another one. For a historic figure, the hardware in short and
 /// the protocol.
-fn row_name(series: &Series, point: &Point, length: u64) -> String {
+fn row_name(series: &Series, point: &Point, length: u64) -> Name {
     let hardware = point.note.as_deref().and_then(|note| note.split_once("; "));
     let Some((_, hardware)) = hardware.filter(|_| series.look == Look::Historic) else {
         let other = Some(point.x as u64).filter(|own| series.look == Look::Measured && *own != length);
-        return series.name.clone() + &quantity::size_after(", ", other);
+        return series.name.clone().followed_by(&quantity::size_after(", ", other));
     };
     let short = hardware.split([',', ';']).next().unwrap_or(hardware);
     let protocol = ["TCP", "UDP"].into_iter().find(|name| hardware.ends_with(name)).unwrap_or_default();
-    format!("{short} {protocol}").trim_end().to_owned() + &format!(" ({})", series.name)
+    format!("{} ({})", format!("{short} {protocol}").trim_end(), series.name.plain).into()
 }
 
 /// True if two lengths differ by less than a factor of two, or if neither is above 8 bytes.
@@ -154,7 +154,7 @@ fn curves(ways: &[Way], test: &str, band: impl Fn(&Cell) -> Option<[f64; 2]>) ->
         let points = way.by_size(test).into_iter().filter_map(|cell| {
             Some(Point { band: band(cell), ..Point::of(cell.size_bytes?.max(1) as f64, cell) })
         });
-        Series::new(&way.label, Look::Measured, slot, points)
+        Series::new(Name::of_label(way), Look::Measured, slot, points)
     };
     ways.iter().enumerate().map(curve).filter(|series| !series.points.is_empty()).collect()
 }
@@ -166,7 +166,7 @@ fn sweep((slot, way): (usize, &Way)) -> Option<Series> {
     }
     let cell = *way.by_size("nhalf").last()?;
     let points = cell.details.rates_by_size()?.into_iter().map(|(size, rate)| Point::new(size, rate));
-    Some(Series::new(&way.label, Look::Measured, slot, points))
+    Some(Series::new(Name::of_label(way), Look::Measured, slot, points))
 }
 
 /// N½ is drawn at half of its reference rate.
@@ -175,9 +175,9 @@ fn n_half_mark((slot, way): (usize, &Way)) -> Option<Series> {
         way.by_size("nhalf").last().and_then(|cell| cell.details.number("reference_bytes_per_second"));
     let highest = way.highest("stream").map(|cell| cell.value);
     let reference = of_sweep.or(highest)?;
-    let note = Some(format!("N½ of {}", way.label));
+    let note = Some(format!("N½ of {}", way.plain_label));
     let point = Point { note, ..Point::new(way.n_half()?.bytes.round(), reference / 2.0) };
-    Some(Series::new(&format!("N½, {}", way.label), Look::Mark, slot, [point]))
+    Some(Series::new(format!("N½, {}", way.plain_label), Look::Mark, slot, [point]))
 }
 
 /// The shortest and the longest message of the curves.
@@ -213,7 +213,7 @@ fn holes(series: &[Series]) -> Vec<String> {
             if near && here.y < before.y.min(after.y) / 2.0 {
                 remarks.push(format!(
                     "{} at {}: {} is under half of its neighbours' rate.",
-                    curve.name,
+                    curve.name.plain,
                     quantity::size(here.x as u64),
                     quantity::rate(here.y)
                 ));

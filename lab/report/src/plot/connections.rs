@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bywire_results::cell::Cell;
 
-use crate::plot::data::{Axis, Look, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Look, Name, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 const CONNECTIONS: Axis = Axis::linear("connections", Quantity::Name);
@@ -39,8 +39,13 @@ fn connections<'a>(way: &Way<'a>, test: &str) -> BTreeMap<u64, &'a Cell> {
 fn by_connections(ways: &[Way], test: &str, named: bool) -> Vec<Series> {
     let curve = |(slot, way): (usize, &Way)| {
         let point = |(count, cell): (u64, &Cell)| Point { band: cell.ci95, ..Point::of(count as f64, cell) };
-        let name = if named { format!("{} · {test}", way.label) } else { way.label.clone() };
-        Series::new(&name, Look::Measured, slot, connections(way, test).into_iter().map(point))
+        let own = Name::of_label(way);
+        let with_test = |name: &str| format!("{name} · {test}");
+        let name = Name {
+            plain: if named { with_test(&own.plain) } else { own.plain },
+            technical: own.technical.map(|name| if named { with_test(&name) } else { name }),
+        };
+        Series::new(name, Look::Measured, slot, connections(way, test).into_iter().map(point))
     };
     ways.iter().enumerate().map(curve).filter(|series| !series.points.is_empty()).collect()
 }
@@ -52,7 +57,7 @@ fn limits(ways: &[Way], test: &str) -> Vec<String> {
         let mut limited = cells.iter().filter_map(|(count, cell)| Some((count, cell.details.limited_by()?)));
         let first = limited.next()?;
         let (_, said) = limited.next_back().unwrap_or(first);
-        Some(format!("{} {test}, from {} on: {said}.", way.label, first.0))
+        Some(format!("{}, {test}, from {} on: {said}.", way.plain_label, first.0))
     };
     ways.iter().filter_map(of_way).collect()
 }

@@ -4,14 +4,14 @@ use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::quantity;
 
 use crate::comparison::{self, Comparison, Entry, length, of_test};
-use crate::plot::data::{Axis, Kind, Look, Names, Plot, Point, Quantity, Series};
+use crate::plot::data::{Axis, Kind, Look, Name, Names, Plot, Point, Quantity, Series};
 use crate::way::Way;
 
 /// The shortest bar that a linear axis shows, as a part of the longest.
 const SPREAD_MAX: f64 = 30.0;
 
 /// A row of bars: its name and its cell.
-type Row<'a> = (String, &'a Cell);
+type Row<'a> = (Name, &'a Cell);
 
 /// CPU of streams, at the length at which they are compared.
 pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
@@ -19,7 +19,7 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
     let bytes = streams.and_then(|streams| streams.size_bytes);
     let entries = streams.into_iter().flat_map(|streams| &streams.rows).flat_map(comparison::Row::entries);
     let at = |entry: &Entry| quantity::size_after(", ", entry.other_size(bytes));
-    let rows: Vec<Row> = entries.map(|entry| (entry.way.label.clone() + &at(entry), entry.cell)).collect();
+    let rows: Vec<Row> = entries.map(|entry| (Name::of_label(entry.way).followed_by(&at(entry)), entry.cell)).collect();
     let about = format!(
         "CPU time for each 1,024 bytes that arrived{}: of the threads at each end, of what the machine spent beyond that, and \
          of the processes that carry Ethernet. Lower is better.",
@@ -57,7 +57,7 @@ pub fn cpu_per_message(ways: &[Way]) -> Plot {
 
 /// The cell of each way for short messages.
 fn short<'a>(ways: &[Way<'a>], test: &str) -> Vec<Row<'a>> {
-    ways.iter().filter_map(|way| Some((way.label.clone(), way.short(test)?))).collect()
+    ways.iter().filter_map(|way| Some((Name::of_label(way), way.short(test)?))).collect()
 }
 
 /// CPU of both ends, attributed and not attributed. `of` gives both in ns per unit of work.
@@ -127,6 +127,6 @@ fn pieces(plot: &Plot, row: usize) -> impl Iterator<Item = (&Series, &Point)> {
 
 fn parts(plot: &Plot, row: usize) -> String {
     let told =
-        |(series, point): (&Series, &Point)| format!("{} {}", series.name, plot.y.quantity.format(point.y));
+        |(series, point): (&Series, &Point)| format!("{} {}", series.name.plain, plot.y.quantity.format(point.y));
     pieces(plot, row).map(told).collect::<Vec<_>>().join(", ")
 }

@@ -4,6 +4,7 @@ use bywire_results::cell::Cell;
 use bywire_results::quantity;
 
 use crate::disturbed_cells;
+use crate::way::Way;
 
 /// The number of series shown at first. The reader can add the others.
 const SHOWN_AT_FIRST: usize = 5;
@@ -25,7 +26,7 @@ pub struct Plot {
     pub x: Axis,
     pub y: Axis,
     /// Names of the bars (`bars` only).
-    pub categories: Vec<String>,
+    pub categories: Vec<Name>,
     /// Curves, or the parts that make up the bars.
     pub series: Vec<Series>,
     /// Remarks below the plot, for instance on sizes that do not fit the curve.
@@ -93,10 +94,51 @@ impl Quantity {
     }
 }
 
+/// A name in plain words, with that in the laboratory's terms, which is shown smaller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name {
+    pub plain: String,
+    pub technical: Option<String>,
+}
+
+impl Name {
+    /// The name of a way.
+    pub fn of(way: &Way) -> Self {
+        Self { plain: way.plain_name.clone(), technical: Some(way.name.clone()) }
+    }
+
+    /// The name of a way with one kind of waiting.
+    pub fn of_label(way: &Way) -> Self {
+        Self { plain: way.plain_label.clone(), technical: Some(way.label.clone()) }
+    }
+
+    /// Adds words to the plain name.
+    pub fn followed_by(self, words: &str) -> Self {
+        Self { plain: self.plain + words, ..self }
+    }
+
+    /// The name in a file of figures: the technical one, if there is one.
+    pub fn in_file(&self) -> &str {
+        self.technical.as_deref().unwrap_or(&self.plain)
+    }
+}
+
+impl From<String> for Name {
+    fn from(plain: String) -> Self {
+        Self { plain, technical: None }
+    }
+}
+
+impl From<&str> for Name {
+    fn from(plain: &str) -> Self {
+        plain.to_owned().into()
+    }
+}
+
 /// One curve, or one part of every bar.
 #[derive(Clone, Debug)]
 pub struct Series {
-    pub name: String,
+    pub name: Name,
     pub look: Look,
     /// Its colour and symbol: the index of its way in the session, the same in every plot.
     pub slot: usize,
@@ -105,8 +147,13 @@ pub struct Series {
 }
 
 impl Series {
-    pub fn new(name: &str, look: Look, slot: usize, points: impl IntoIterator<Item = Point>) -> Self {
-        Self { name: name.to_owned(), look, slot, points: points.into_iter().collect() }
+    pub fn new(
+        name: impl Into<Name>,
+        look: Look,
+        slot: usize,
+        points: impl IntoIterator<Item = Point>,
+    ) -> Self {
+        Self { name: name.into(), look, slot, points: points.into_iter().collect() }
     }
 }
 
@@ -169,7 +216,7 @@ impl Plot {
     }
 
     /// A plot with a row of bars for each category. Series without points are left out.
-    pub fn bars(names: Names, about: &str, y: Axis, rows: Vec<String>, mut series: Vec<Series>) -> Self {
+    pub fn bars(names: Names, about: &str, y: Axis, rows: Vec<Name>, mut series: Vec<Series>) -> Self {
         series.retain(|series| !series.points.is_empty());
         Self { kind: Kind::Bars, categories: rows, ..Self::curves(names, about, [Axis::NAMES, y], series) }
     }
@@ -209,13 +256,18 @@ impl Plot {
             let is_its_curve = |other: &Series| other.look == Look::Measured && other.slot == own.slot;
             return self.series.iter().position(is_its_curve).is_none_or(|curve| self.starts_with(curve));
         }
-        let levels: Vec<_> = self.series.iter().map(|series| series.name.split(" · ").next()).collect();
+        let levels: Vec<_> = self.series.iter().map(|series| series.name.in_file().split(" · ").next()).collect();
         let is_first_of_level = |index: usize| !levels[..index].contains(&levels[index]);
         let mut order: Vec<usize> =
             (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
         // Limits are neither levels nor curves, so they come last.
         order.sort_by_key(|index| (self.series[*index].look == Look::Limit, !is_first_of_level(*index)));
         order.iter().take(SHOWN_AT_FIRST).any(|shown| *shown == number)
+    }
+
+    /// True if its rows have dots: on a logarithmic axis the length of a bar means nothing.
+    pub fn is_of_dots(&self) -> bool {
+        self.kind == Kind::Bars && self.y.logarithmic
     }
 
     /// True for the plots of the ladder.
@@ -238,7 +290,7 @@ impl Plot {
     /// The text of a point for readers.
     pub fn told(&self, series: &Series, point: &Point) -> String {
         let format = |value| self.y.quantity.format(value);
-        let mut lines = vec![series.name.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
+        let mut lines = vec![series.name.plain.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
         lines.extend(point.band.map(|[low, high]| format!("{} – {}", format(low), format(high))));
         lines.extend(point.note.clone());
         lines.extend(point.is_disturbed.then(|| DISTURBED.to_owned()));
@@ -252,7 +304,18 @@ impl Plot {
 
     /// The name of a point's bar. Absent from curves.
     pub fn category(&self, point: &Point) -> Option<String> {
-        let name = || self.categories.get(point.x as usize).cloned().unwrap_or_default();
-        (self.kind == Kind::Bars).then(name)
+        (self.kind == Kind::Bars).then(|| self.name_of_bar(point).plain)
+    }
+
+    fn name_of_bar(&self, point: &Point) -> Name {
+        self.categories.get(point.x as usize).cloned().unwrap_or_default()
+    }
+
+    /// The position of a point in a file of figures.
+    pub fn x_in_file(&self, point: &Point) -> String {
+        match self.kind {
+            Kind::Bars => self.name_of_bar(point).in_file().to_owned(),
+            Kind::Curves => point.x.to_string(),
+        }
     }
 }

@@ -58,12 +58,12 @@ fn printed(test: &str, unit: &str, sizes: Option<[f64; 2]>) -> Vec<Series> {
         };
         let note = Some(format!("{printed}; {}{protocol}", figure.hardware));
         let point = Point { note, ..Point::new(x, y) };
-        match by_document.iter_mut().find(|series| series.name == document.short) {
+        match by_document.iter_mut().find(|series| series.name.plain == document.short) {
             Some(series) => series.points.push(point),
             None => {
                 let slot =
                     bywire_history::documents().iter().position(|other| other == document).unwrap_or(0);
-                by_document.push(Series::new(&document.short, Look::Historic, slot, [point]));
+                by_document.push(Series::new(&*document.short, Look::Historic, slot, [point]));
             }
         }
     }

@@ -20,6 +20,8 @@ const LINE: f64 = 15.0;
 const LEGEND_ROW: f64 = 20.0;
 /// About the width of a letter.
 const LETTER: f64 = 7.0;
+/// The width of a letter in names, which have few digits and no room to the left.
+const NAME_LETTER: f64 = 7.6;
 /// The largest value that is drawn, so that positions and their differences stay finite.
 const DRAWN_MAX: f64 = 1e100;
 /// With more decades than this, only those with a label have a line of the grid.
@@ -40,13 +42,13 @@ struct Frame {
 const WIDE: Frame =
     Frame { name: "wide", width: 960.0, left: 84.0, names: 210.0, body: 380.0, legend_columns: 3 };
 const NARROW: Frame =
-    Frame { name: "narrow", width: 400.0, left: 70.0, names: 130.0, body: 280.0, legend_columns: 1 };
+    Frame { name: "narrow", width: 400.0, left: 70.0, names: 150.0, body: 280.0, legend_columns: 1 };
 
 /// The least width for the longest bar.
-const BARS_MIN: f64 = 110.0;
+const BARS_MIN: f64 = 90.0;
 
 /// The width for the names of bars in a part of another drawing.
-const PANEL_NAMES: f64 = 176.0;
+const PANEL_NAMES: f64 = 206.0;
 
 /// The colours by name, on white and on a dark background. The first eight are Okabe and Ito's, which differ without
 /// colour vision too. The dark row is lighter.
@@ -132,7 +134,9 @@ pub fn sample(plot: &Plot, series: &Series) -> Markup {
 fn legend_mark(plot: &Plot, series: &Series, left: f64, middle: f64) -> Markup {
     let style = Style::of(series);
     html! {
-        @if plot.kind == Kind::Bars && series.look.is_bar() {
+        @if plot.is_of_dots() && series.look.is_bar() {
+            path d=(style.dot.path((left + 13.0, middle))) fill=(style.dot_fill) stroke=(style.ink) stroke-width="2" {}
+        } @else if plot.kind == Kind::Bars && series.look.is_bar() {
             rect x=(left + 4.0) y=(middle - 5.0) width="18" height="10" fill=(style.ink) opacity=(style.opacity) {}
         } @else {
             @if style.is_line && plot.kind == Kind::Curves {
@@ -232,7 +236,7 @@ impl Drawing<'_> {
             }
             @if style.is_line {
                 path d=(joined(series.points.iter().map(place))) fill="none" stroke=(style.ink) stroke-width="2" stroke-dasharray=(style.dash) {
-                    title { (series.name) }
+                    title { (series.name.plain) }
                 }
             }
             @if let Some(shape) = style.shape { @for is_disturbed in [false, true] {
@@ -252,9 +256,12 @@ impl Drawing<'_> {
     /// The rows of bars. A row is as high as its name, broken into lines, or as its labels.
     fn rows(&self) -> Vec<Row> {
         let mut bottom = self.top();
-        let letters = ((self.frame.names - 12.0) / LETTER) as usize;
+        let letters = ((self.frame.names - 12.0) / NAME_LETTER) as usize;
         let rows = self.plot.categories.iter().enumerate().map(|(index, name)| {
-            let lines = broken(name, letters);
+            let line = |is_technical: bool| move |text: String| NameLine { text, is_technical };
+            let plain = broken(&name.plain, letters).into_iter().map(line(false));
+            let technical = name.technical.iter().flat_map(|name| broken(name, letters)).map(line(true));
+            let lines: Vec<NameLine> = plain.chain(technical).collect();
             let labels = self.pieces(index).flat_map(|piece| {
                 let lines = piece.point.label.as_deref().unwrap_or_default().lines();
                 let ink = Style::of_point(piece.series, piece.point.is_disturbed).ink;
@@ -306,8 +313,9 @@ impl Drawing<'_> {
             }
             (x.horizontal(top + body))
             @for (index, row) in rows.iter().enumerate() {
-                @for (y, line) in centred(&row.lines, row.middle) {
-                    text x=(self.frame.names - 8.0) y=(y) text-anchor="end" fill="var(--plot-text)" { (line) }
+                @for (y, NameLine { text, is_technical }) in centred(&row.lines, row.middle) {
+                    @let ink = if *is_technical { "var(--plot-label)" } else { "var(--plot-text)" };
+                    text x=(self.frame.names - 8.0) y=(y) text-anchor="end" fill=(ink) font-size=[is_technical.then_some("11")] { (text) }
                 }
                 @if plot.y.logarithmic { (self.laid(index, &x, row.middle)) } @else { (self.stacked(self.pieces(index), &x, row.middle)) }
                 @let ends = self.pieces(index).filter(|_| plot.y.logarithmic).map(|piece| x.at(piece.point.y));
@@ -323,7 +331,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// A row on a logarithmic axis: a bar from its start, and symbols on it.
+    /// A row on a logarithmic axis: dots and symbols on a thin line. Such an axis has no nought, so the length of a bar would
+    /// mean nothing.
     fn laid(&self, row: usize, x: &Scale, middle: f64) -> Markup {
         let start = x.ends[0];
         html! {
@@ -332,10 +341,10 @@ impl Drawing<'_> {
                 @let symbol = style.shape.filter(|_| !series.look.is_bar());
                 g data-series=(number) {
                     @if let Some(shape) = symbol {
-                        path d=(shape.path((x.at(point.y), middle))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" opacity=(style.opacity) { title { (self.plot.told(series, point)) } }
+                        path d=(shape.path((x.at(point.y), middle))) fill=(style.fill) stroke=(style.ink) stroke-width="1.5" { title { (self.plot.told(series, point)) } }
                     } @else if series.look.is_bar() {
-                        @let width = x.at(point.y) - start;
-                        path d=(format!("M{start} {}h{width}v18h-{width}z", middle - 9.0)) fill=(style.ink) opacity=(style.opacity) { title { (self.plot.told(series, point)) } }
+                        path d=(format!("M{start} {middle}H{}", x.at(point.y))) stroke=(style.ink) stroke-dasharray="1 4" fill="none" {}
+                        path d=(style.dot.path((x.at(point.y), middle))) fill=(style.dot_fill) stroke=(style.ink) stroke-width="2" { title { (self.plot.told(series, point)) } }
                     }
                 }
             }
@@ -391,7 +400,7 @@ impl Drawing<'_> {
                 @let left = 16.0 + column * (index % self.frame.legend_columns) as f64;
                 @let middle = top + LEGEND_ROW * (index / self.frame.legend_columns) as f64;
                 (legend_mark(self.plot, series, left, middle))
-                text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name) }
+                text x=(left + 34.0) y=(middle + 4.0) font-size="12" fill="var(--plot-text)" { (series.name.plain) }
             }
         }
     }
@@ -400,10 +409,16 @@ impl Drawing<'_> {
 struct Row {
     middle: f64,
     bottom: f64,
-    /// Its name.
-    lines: Vec<String>,
+    /// Its name in plain words, and below it that in the laboratory's terms.
+    lines: Vec<NameLine>,
     /// The text beside its bar.
     labels: Vec<Label>,
+}
+
+/// A line of a name.
+struct NameLine {
+    text: String,
+    is_technical: bool,
 }
 
 /// A line of text beside a bar, and the colour of its symbol.
@@ -533,7 +548,7 @@ impl Scale {
         // Labels beside each other need more room than labels above each other.
         let [from, to] = self.ends;
         let room = if from < to { (to - from) / 66.0 } else { (from - to) / 22.0 };
-        let ticks_max = room.floor().clamp(2.0, 24.0);
+        let ticks_max = room.floor().clamp(1.0, 24.0);
         let powers = |base: f64| {
             let [first, last] = [self.from.log(base).ceil(), (self.to * 1.001).log(base).floor()];
             // Only some of them, if there is no room for all.
@@ -553,14 +568,18 @@ impl Scale {
     }
 }
 
-/// From this slot on, a part of a bar also has a pattern, because colours alone cannot distinguish so many.
-const HATCHED: usize = 4;
+/// From this slot on, a part of a bar also has a pattern, because colours alone cannot distinguish so many, and in grey not
+/// even the two ends of a message.
+const HATCHED: usize = 2;
 
 /// The look of a series.
 struct Style {
     ink: String,
     /// The fill of its symbols.
     fill: String,
+    /// Its mark in a row of a logarithmic axis. Without colours the shape alone distinguishes series.
+    dot: Shape,
+    dot_fill: String,
     shape: Option<Shape>,
     dash: &'static str,
     is_line: bool,
@@ -568,14 +587,15 @@ struct Style {
 }
 
 impl Style {
-    /// The look of a point. A disturbed one is grey and pale.
+    /// The look of a point. A disturbed one is grey, and its symbol is hollow.
     fn of_point(series: &Series, is_disturbed: bool) -> Self {
         let own = Self::of(series);
         if !is_disturbed {
             return own;
         }
         let ink = "var(--plot-limit)".to_owned();
-        Self { fill: ink.clone(), ink, opacity: "0.35", ..own }
+        let paper = || "var(--plot-paper)".to_owned();
+        Self { fill: paper(), dot_fill: paper(), ink, opacity: "0.6", dot: Shape::Cross, ..own }
     }
 
     fn of(series: &Series) -> Self {
@@ -602,9 +622,16 @@ impl Style {
                 (if slot < 4 { ink.clone() } else { paper() }, Some(Shape::ALL[(slot + lap) % 4]))
             }
         };
+        let (dot, dot_fill) = match series.look {
+            Look::Limit => (Shape::Tick, ink.clone()),
+            _ if series.slot == 0 => (Shape::Dot, ink.clone()),
+            _ => (Shape::Dot, paper()),
+        };
         Self {
             ink,
             fill,
+            dot,
+            dot_fill,
             shape,
             dash: if series.look == Look::Limit { "3 4" } else { DASHES[(slot + 3 * lap) % DASHES.len()] },
             is_line: matches!(series.look, Look::Measured | Look::Limit | Look::Model),
@@ -626,6 +653,12 @@ enum Shape {
     Diamond,
     /// A large diamond.
     Mark,
+    /// A large circle.
+    Dot,
+    /// A line across its row.
+    Tick,
+    /// A cross, for what cannot be used.
+    Cross,
 }
 
 impl Shape {
@@ -639,6 +672,9 @@ impl Shape {
             Self::Triangle => "m0-4.8l4.8 8.4h-9.6z",
             Self::Diamond => "m0-5.2l5.2 5.2-5.2 5.2-5.2-5.2z",
             Self::Mark => "m0-8l8 8-8 8-8-8z",
+            Self::Dot => "m-6 0a6 6 0 1 0 12 0 6 6 0 1 0-12 0z",
+            Self::Tick => "m0-8v16",
+            Self::Cross => "m-5-5l10 10m0-10l-10 10",
         };
         format!("M{x} {y}{about}")
     }

@@ -4,8 +4,8 @@ use bywire_results::parameter::Waiting;
 use bywire_results::quantity;
 
 use crate::ceiling::Ceilings;
-use crate::comparison::{Comparison, Entry, Row, of_test};
-use crate::plot::data::{Axis, Look, Plot, Point, Series};
+use crate::comparison::{Comparison, Entry, Row, Times, of_test};
+use crate::plot::data::{Axis, Look, Name, Plot, Point, Series};
 
 /// Levels that Bywire itself carries. For `eth` these are all links except veth.
 const OURS: [&str; 3] = ["msg", "sock", "eth"];
@@ -64,14 +64,16 @@ fn rungs(comparison: &Comparison, limits: &[(&str, Option<f64>)], names: [&'stat
             " × is how many times better than {rival}, default beside default and polling beside polling."
         );
     }
-    let limits = limits.iter().map(|(name, _)| (*name).to_owned());
-    let ways = comparison.rows.iter().map(|row| row.usual.way.name.clone());
+    let limits = limits.iter().map(|(name, _)| Name::from(*name));
+    let ways = comparison.rows.iter().map(|row| Name::of(row.usual.way));
     Plot::bars([id, name], &about, y, limits.chain(ways).collect(), series)
 }
 
 fn point(comparison: &Comparison, place: f64, entry: &Entry, waiting: &str) -> Point {
+    // A lower bound has words, and so a line of its own.
+    let joint = if matches!(entry.times, Times::AtLeast(_)) { "\n" } else { " · " };
     let words = [quantity::of_cell(entry.cell), entry.times.mark()];
-    let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" · ");
+    let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(joint);
     let other = entry.other_size(comparison.size_bytes).map(|size| format!("at {}", quantity::size(size)));
     let below = [other, entry.times.wide_interval()].into_iter().flatten().map(|line| format!("\n{line}"));
     let label = format!("{waiting}{words}{}", below.collect::<String>());

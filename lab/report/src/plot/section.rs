@@ -48,7 +48,8 @@ fn legend(plot: &Plot, place: &str) -> Markup {
             @for (number, series) in entries() {
                 @let is_shown = plot.starts_with(number);
                 button.later[!is_shown] type="button" aria-pressed=(is_shown.to_string()) data-shows=(with_marks(plot, number)) {
-                    (drawing::sample(plot, series)) (series.name)
+                    (drawing::sample(plot, series))
+                    span { (series.name.plain) @if let Some(technical) = &series.name.technical { small { (technical) } } }
                 }
             }
             @if waiting > 0 {
@@ -78,7 +79,7 @@ fn table(plot: &Plot) -> Markup {
         let disturbed = point.is_disturbed.then(|| DISTURBED.to_owned());
         let note = [point.note.clone(), disturbed].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let entries =
-            [series.name.clone(), plot.x_text(point), shown(point.y), band.unwrap_or_default(), note];
+            [series.name.plain.clone(), plot.x_text(point), shown(point.y), band.unwrap_or_default(), note];
         Row { is_disturbed: point.is_disturbed, ..Row::of(entries) }
     });
     Table::new(format!("Table of {}", plot.title), columns, rows.collect()).html()

@@ -74,6 +74,12 @@ fn a_program_that_cannot_run_ends_with_the_shells_status_and_one_that_cannot_be_
         let (code, said) = runs(&["--library", foreign, "--", "true"]);
         assert!(code == Some(2) && said.contains(foreign), "{said}");
     }
+    for foreign in ["/bin/true", "/no/such/library"] {
+        let output = ended(fabric.carried(&["true"]).env("BYWIRE_SOCKETS_LIBRARY", foreign));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
+        assert!(said.contains("BYWIRE_SOCKETS_LIBRARY") && said.contains(foreign), "{said}");
+    }
     for name in ["a blank", "a:colon", "$LIB"] {
         let place = fabric.place(name);
         fs::create_dir(&place).expect("a directory");

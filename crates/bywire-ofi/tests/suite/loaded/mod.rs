@@ -83,9 +83,19 @@ pub const OPEN_MPI: [(&str, &str); 2] =
 
 /// Where MPICH of the Python Package Index is, as the laboratory looks for it.
 pub fn mpich() -> Option<PathBuf> {
+    std::env::var_os("BYWIRE_MPICH").map(PathBuf::from).or_else(|| cached("mpich"))
+}
+
+/// Where Intel MPI of the same index is.
+pub fn intel_mpi() -> Option<PathBuf> {
+    cached("impi")
+}
+
+/// A directory of the cache.
+fn cached(name: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let cache = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    set("BYWIRE_MPICH").or_else(|| Some(cache()?.join("bywire/mpich")))
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    Some(cache?.join("bywire").join(name))
 }
 
 /// The compiler and the launcher of MPICH, where they would be.
@@ -120,8 +130,18 @@ pub fn options() -> Vec<String> {
 
 /// The variables by which it has MPICH use the provider.
 pub fn mpich_variables() -> Vec<(String, String)> {
+    variables_of("MPIR_CVAR_")
+}
+
+/// The same of Intel MPI.
+pub fn intel_mpi_variables() -> Vec<(String, String)> {
+    variables_of("I_MPI_FABRICS=")
+}
+
+/// The variables of the page's command that begins so.
+fn variables_of(start: &str) -> Vec<(String, String)> {
     let page = page();
-    let line = page.lines().find(|line| line.starts_with("MPIR_CVAR_")).expect("a command");
+    let line = page.lines().find(|line| line.starts_with(start)).expect("a command");
     let variables = line.split(' ').map_while(|word| word.split_once('='));
     variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
