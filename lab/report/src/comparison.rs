@@ -274,7 +274,11 @@ impl Times {
             _ if !is_asked(entry.cell) && own_is_disturbed => Self::Disturbed,
             _ if !is_asked(entry.cell) => Self::OtherLength,
             Some(rival) if std::ptr::eq(rival.cell, entry.cell) => {
-                if own_is_disturbed { Self::Disturbed } else { Self::Rival }
+                if own_is_disturbed {
+                    Self::Disturbed
+                } else {
+                    Self::Rival
+                }
             }
             Some(rival) if own_is_disturbed || is_disturbed(rival.cell) => {
                 let none = if own_is_disturbed { Self::Disturbed } else { Self::RivalDisturbed };

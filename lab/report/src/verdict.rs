@@ -10,7 +10,8 @@ use crate::comparison::{Comparison, Row, Times, length, of_test};
 use crate::disturbed_cells::Disturbance;
 
 /// The verdict of a session in which too much was disturbed.
-pub const UNUSABLE: &str = "The figures of this session cannot be used: the machine was busy with something else.";
+pub const UNUSABLE: &str =
+    "The figures of this session cannot be used: the machine was busy with something else.";
 
 /// The head of a report.
 #[derive(Clone, Debug, Default)]
@@ -108,8 +109,7 @@ fn least(comparison: &Comparison, noun: &str) -> Option<String> {
     let bounds: Vec<String> = bounds.collect();
     let size = comparison.size_bytes.map_or_else(|| "any length".to_owned(), length);
     let noun = capitalized(noun);
-    (!bounds.is_empty())
-        .then(|| format!("{noun} for {size}, compared with {rival}: {}.", listed(&bounds)))
+    (!bounds.is_empty()).then(|| format!("{noun} for {size}, compared with {rival}: {}.", listed(&bounds)))
 }
 
 /// How much better than the rival a way is, after its figure in a sentence.
@@ -127,7 +127,9 @@ fn margin(comparison: &Comparison, best: &Row, verb: &str) -> Option<String> {
             let (times, interval) = (times.factor(), interval.unwrap_or_default());
             Some(format!(", {times} faster than {rival}{interval}{}", while_polling(best)))
         }
-        Times::Rival if comparison.rows.len() > 1 => Some(". Nothing else measured here is faster".to_owned()),
+        Times::Rival if comparison.rows.len() > 1 => {
+            Some(". Nothing else measured here is faster".to_owned())
+        }
         _ => None,
     }
 }
@@ -145,7 +147,9 @@ fn listed(names: &[String]) -> String {
 fn while_polling(best: &Row) -> String {
     let polling = best.others.iter().find(|entry| entry.way.waiting == Waiting::Polling);
     match polling.map(|entry| entry.times) {
-        Some(times @ (Times::Better(..) | Times::AtLeast(_))) => format!(", {} when both poll", times.factor()),
+        Some(times @ (Times::Better(..) | Times::AtLeast(_))) => {
+            format!(", {} when both poll", times.factor())
+        }
         _ => String::new(),
     }
 }

@@ -62,8 +62,9 @@ pub fn ways(cells: &[Cell]) -> Vec<Way<'_>> {
                 let name = name(&key);
                 // The label states how a way waits if its level has several ways of waiting.
                 let several = waitings(&cell.level) > 1;
-                let labelled =
-                    |name: &str| if several { format!("{name} · {}", waiting.name()) } else { name.to_owned() };
+                let labelled = |name: &str| {
+                    if several { format!("{name} · {}", waiting.name()) } else { name.to_owned() }
+                };
                 let (label, plain_name) = (labelled(&name), plain_name(&key));
                 let plain_label = labelled(&plain_name);
                 let (level, cells) = (&*cell.level, vec![cell]);

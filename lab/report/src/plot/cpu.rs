@@ -19,7 +19,8 @@ pub fn cpu_per_kilobyte(comparisons: &[Comparison]) -> Plot {
     let bytes = streams.and_then(|streams| streams.size_bytes);
     let entries = streams.into_iter().flat_map(|streams| &streams.rows).flat_map(comparison::Row::entries);
     let at = |entry: &Entry| quantity::size_after(", ", entry.other_size(bytes));
-    let rows: Vec<Row> = entries.map(|entry| (Name::of_label(entry.way).followed_by(&at(entry)), entry.cell)).collect();
+    let rows: Vec<Row> =
+        entries.map(|entry| (Name::of_label(entry.way).followed_by(&at(entry)), entry.cell)).collect();
     let about = format!(
         "CPU time for each 1,024 bytes that arrived{}: of the threads at each end, of what the machine spent beyond that, and \
          of the processes that carry Ethernet. Lower is better.",
@@ -126,7 +127,8 @@ fn pieces(plot: &Plot, row: usize) -> impl Iterator<Item = (&Series, &Point)> {
 }
 
 fn parts(plot: &Plot, row: usize) -> String {
-    let told =
-        |(series, point): (&Series, &Point)| format!("{} {}", series.name.plain, plot.y.quantity.format(point.y));
+    let told = |(series, point): (&Series, &Point)| {
+        format!("{} {}", series.name.plain, plot.y.quantity.format(point.y))
+    };
     pieces(plot, row).map(told).collect::<Vec<_>>().join(", ")
 }

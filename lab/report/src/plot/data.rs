@@ -256,7 +256,8 @@ impl Plot {
             let is_its_curve = |other: &Series| other.look == Look::Measured && other.slot == own.slot;
             return self.series.iter().position(is_its_curve).is_none_or(|curve| self.starts_with(curve));
         }
-        let levels: Vec<_> = self.series.iter().map(|series| series.name.in_file().split(" · ").next()).collect();
+        let levels: Vec<_> =
+            self.series.iter().map(|series| series.name.in_file().split(" · ").next()).collect();
         let is_first_of_level = |index: usize| !levels[..index].contains(&levels[index]);
         let mut order: Vec<usize> =
             (0..self.series.len()).filter(|index| can_hide(&&self.series[*index])).collect();
@@ -290,7 +291,8 @@ impl Plot {
     /// The text of a point for readers.
     pub fn told(&self, series: &Series, point: &Point) -> String {
         let format = |value| self.y.quantity.format(value);
-        let mut lines = vec![series.name.plain.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
+        let mut lines =
+            vec![series.name.plain.clone(), format!("{}: {}", self.x_text(point), format(point.y))];
         lines.extend(point.band.map(|[low, high]| format!("{} – {}", format(low), format(high))));
         lines.extend(point.note.clone());
         lines.extend(point.is_disturbed.then(|| DISTURBED.to_owned()));

@@ -783,7 +783,8 @@ fn a_disturbed_session_is_reported_with_advice_and_claims_no_more_than_all_its_b
     let claims = gains(rows);
     assert!(!claims.is_empty() && !rows.contains("faster"), "{rows}");
     for claim in claims {
-        let (_, bound) = claim.split_once("at least ").unwrap_or_else(|| panic!("a gain is claimed: {claim}"));
+        let (_, bound) =
+            claim.split_once("at least ").unwrap_or_else(|| panic!("a gain is claimed: {claim}"));
         let bound: f64 = bound.trim_end_matches('×').parse().unwrap();
         assert!(bound >= 1.0, "{claim}");
     }
@@ -809,7 +810,8 @@ fn a_lower_bound_holds_for_every_block_of_a_disturbed_cell() {
     let is_short = |cell: &Cell| cell.test == "latency" && cell.size_bytes == Some(8);
     disturbed(&mut session, |cell| cell.level == "msg" && is_short(cell));
     let polls = |cell: &Cell| cell.parameters.is_on("spin");
-    for (slowest_ns, told) in [(4000.0, "at least 1.88×"), (6000.0, "at least 1.29×"), (9000.0, "disturbed")] {
+    for (slowest_ns, told) in [(4000.0, "at least 1.88×"), (6000.0, "at least 1.29×"), (9000.0, "disturbed")]
+    {
         let cells = session.cells.iter_mut().filter(|cell| cell.level == "msg" && is_short(cell));
         for cell in cells.filter(|cell| !polls(cell)) {
             cell.blocks[0].value = slowest_ns;
@@ -853,7 +855,8 @@ fn disturbed_cells_are_grey_and_bound_what_is_said_of_them() {
     assert!(row(&text, "Half-RTT", "udp · loopback", "sleeping").contains("rival disturbed"), "{text}");
     disturbed(&mut session, |cell| cell.level == "msg" && is_short(cell));
     let told = verdict(&session);
-    let expected = "Latency for 8 bytes: 4.00 µs with messages in shared memory, disturbed, at least 1.88× faster than ";
+    let expected =
+        "Latency for 8 bytes: 4.00 µs with messages in shared memory, disturbed, at least 1.88× faster than ";
     assert!(told.starts_with(expected), "{told}");
     // With two of five pairs disturbed, the median is a quiet pair.
     let mut session = generated_session();
@@ -1062,8 +1065,10 @@ fn a_picture_and_a_summary_are_written_beside_the_page() {
     let (picture, summary) = (&files[1].1, &files[2].1);
     assert!(picture.starts_with("<svg xmlns") && picture.contains("width=\"1200\" height=\"630\""));
     assert!(!picture.contains("var(") && picture.contains(">4.00 µs · 2.00×</text>"));
-    for line in ["## What this machine delivers", "| messages in shared memory (msg · shm · sleeping) | 4.00 µs | 2.00× | 8.80 µs |"]
-    {
+    for line in [
+        "## What this machine delivers",
+        "| messages in shared memory (msg · shm · sleeping) | 4.00 µs | 2.00× | 8.80 µs |",
+    ] {
         assert!(summary.contains(line), "{line}: {summary}");
     }
     let mut hostile = session;
