@@ -64,7 +64,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
     // To the program it is not there: only the addition of one that can be carried takes it back.
     let known = match known {
         Some((at, item))
-            if parked::is_parked(item)
+            if registrations::is_parked(item)
                 && (is_outside || operation != libc::EPOLL_CTL_ADD || !socket.is_carried()) =>
         {
             if !parked::remove(set_fd, set, at, item, None) {
@@ -145,7 +145,7 @@ impl OpenSet {
         let wanted = { event.events };
         let found = ready(&connection, wanted);
         let asked = asked(&found, wanted);
-        let parked = known.filter(|(_, item)| parked::is_parked(item));
+        let parked = known.filter(|(_, item)| registrations::is_parked(item));
         let (at, item) = match (known, operation) {
             (Some(known), libc::EPOLL_CTL_MOD) => known,
             (Some(known), libc::EPOLL_CTL_ADD) if parked.is_some() => known,

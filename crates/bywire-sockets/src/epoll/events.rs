@@ -6,7 +6,6 @@ use bywire_ring::list;
 
 use crate::connection::readiness::{ALWAYS, IN, OUT, RDHUP, Ready};
 use crate::connection::sockets::{Connection, STREAM};
-use crate::epoll::parked;
 use crate::epoll::registrations::{self, item};
 use crate::memory::arena::{EpollItem, EpollSet, FINISHED, HUNG_UP, ITEMS, SHUT};
 use crate::os::kernel;
@@ -200,7 +199,7 @@ fn due(item: &EpollItem) -> Option<Snapshot> {
 
 /// The state of a registration, and whether a look at the set would report it. `None`: it reports nothing any more.
 fn look(item: &EpollItem) -> Option<(Snapshot, bool)> {
-    if parked::is_parked(item) {
+    if registrations::is_parked(item) {
         return None;
     }
     let connection = registrations::connection(item)?;

@@ -45,7 +45,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
         if item.socket.load(Ordering::Relaxed) != socket.index || here(item) != Some(set_fd) {
             continue;
         }
-        if parked::is_parked(item) {
+        if registrations::is_parked(item) {
             if !parked::remove(set_fd, set, at, item, closing) {
                 parked::forget(set, at, item);
             }

@@ -15,17 +15,10 @@ use bywire_ring::list;
 
 use crate::connection::sockets::Socket;
 use crate::epoll::events::{EDGE, ONCE};
-use crate::epoll::registrations::{self, free, item, of_socket, unlink_from_socket};
+use crate::epoll::registrations::{self, free, is_parked, item, of_socket, unlink_from_socket};
 use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, own_call, real};
-
-/// Returns whether a registration is parked. The caller holds its set's lock, or looks again under it.
-#[inline]
-pub fn is_parked(item: &EpollItem) -> bool {
-    // Relaxed: changed only under the set's lock.
-    item.parked.load(Ordering::Relaxed) != 0
-}
 
 /// The program removes a registration of a carried connection from a set, whose lock the caller holds. Returns whether it
 /// is parked. If not, the kernel has to remove it, as from every set that has been polled, or was ever within another one.

@@ -87,6 +87,14 @@ pub fn unlink_from_socket(shared: &SharedSocket, at: u32) {
     }
 }
 
+/// Returns whether a registration is parked: the program has removed it, and the kernel still has it. The caller holds its
+/// set's lock, or looks again under it.
+#[inline]
+pub fn is_parked(item: &EpollItem) -> bool {
+    // Relaxed: changed only under the set's lock.
+    item.parked.load(Ordering::Relaxed) != 0
+}
+
 /// Takes a free registration; storing a set in it marks it as taken. Each socket has one of its own, for its first set.
 pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
     const SPARE: u32 = (ITEMS - SOCKETS) as u32;

@@ -214,7 +214,7 @@ impl View {
                     .filter(|_| descriptors::set_named(self.name).is_some())
                 {
                     // The next look removes it from the kernel.
-                    Some(item) if parked::is_parked(item) => {
+                    Some(item) if registrations::is_parked(item) => {
                         own.parked = true;
                         continue;
                     }
@@ -295,7 +295,7 @@ impl View {
             self.leave(at);
             return 0;
         };
-        if parked::is_parked(item) {
+        if registrations::is_parked(item) {
             let _is_removed = parked::remove(self.set_fd, self.set, at, item, None);
             return 0;
         }
@@ -318,7 +318,7 @@ impl View {
                 break;
             }
             let next = list::step(&item.next_of_set);
-            if parked::is_parked(item) {
+            if registrations::is_parked(item) {
                 if !parked::remove(self.set_fd, self.set, at, item, None) {
                     last = at;
                 }
