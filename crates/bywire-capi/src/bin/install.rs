@@ -30,8 +30,8 @@ const PROVIDER: (&str, &str) = ("libbywire_fi.so", "lib/bywire/libfabric/libbywi
 const LIST: &str = "lib/bywire/installed";
 /// The prefix itself, on that list.
 const PREFIX: &str = "./";
-/// The system's libraries that the static library needs.
-const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+/// The system's libraries that the static library needs. The linker leaves out the functions that a program does not reach.
+const LIBRARIES_PRIVATE: &str = "-Wl,--gc-sections -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 /// A prefix that pkg-config finds from the place of `lib/pkgconfig/bywire.pc`.
 const BY_OWN_PLACE: &str = "${pcfiledir}/../..";
 
