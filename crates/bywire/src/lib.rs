@@ -82,3 +82,8 @@ pub use bywire_sys::Errno;
 /// The longest message that arrives in an event without a posted buffer when the sender uses the default geometry:
 /// one fragment.
 pub const FRAGMENT_BYTES: usize = 4096;
+
+/// The crate's own page, whose program has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Page;

@@ -42,8 +42,10 @@ const PROVIDER: (&str, &str) = ("libbywire_fi.so", "lib/bywire/libfabric/libbywi
 const LIST: &str = "lib/bywire/installed";
 /// The prefix itself, on that list.
 const PREFIX: &str = "./";
-/// The system's libraries that the static library needs.
-const LIBRARIES_PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+/// The system's libraries that the static library needs. The linker leaves out the functions that a program does not reach.
+const LIBRARIES_PRIVATE: &str = "-Wl,--gc-sections -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+/// A prefix that pkg-config finds from the place of `lib/pkgconfig/bywire.pc`.
+const BY_OWN_PLACE: &str = "${pcfiledir}/../..";
 
 /// Installs libbywire for C and C++: lib/libbywire.so, lib/libbywire.a, include/bywire.h, include/bywire.hpp,
 /// lib/pkgconfig/bywire.pc and lib/cmake/bywire. And the command: bin/bywire, its manual pages, completions of bash, zsh and fish, its units in
@@ -58,6 +60,18 @@ struct Arguments {
     /// A directory to write into instead of the root, for packages.
     #[arg(long)]
     destination: Option<PathBuf>,
+    /// The directory of libbywire below the prefix.
+    #[arg(long, default_value = "lib")]
+    libdir: String,
+    /// Makes bywire.pc find the library by its own place, for a package whose prefix is not known before it is installed.
+    #[arg(long)]
+    relocatable: bool,
+    /// Installs programs and libraries with their symbols, which are four fifths of their bytes.
+    #[arg(long)]
+    unstripped: bool,
+    /// The command as it runs on this machine, to write manual pages and completions for one of another processor.
+    #[arg(long)]
+    runnable: Option<PathBuf>,
     /// A directory with both libraries, built before: installs them, and not the command.
     #[arg(long)]
     libraries: Option<PathBuf>,
@@ -82,7 +96,7 @@ fn install(arguments: Arguments) -> Result<()> {
         Some(destination) => destination.join(prefix.strip_prefix("/").unwrap_or(&prefix)),
         None => prefix.clone(),
     };
-    let mut installation = Installation::new(root, arguments.destination.is_some());
+    let mut installation = Installation::new(root, arguments.destination.is_some(), !arguments.unstripped);
     // First, so that nothing is built that cannot be installed.
     installation.directory("lib/bywire")?;
     installation.keep_list()?;
@@ -94,52 +108,64 @@ fn install(arguments: Arguments) -> Result<()> {
         built => built,
     };
     if let Some(libraries) = libraries {
-        install_for_c(&libraries, &mut installation, &prefix)?;
+        let prefix = if arguments.relocatable { Path::new(BY_OWN_PLACE) } else { &prefix };
+        install_for_c(&libraries, &mut installation, prefix, &arguments.libdir)?;
         println!("installed Bywire {VERSION} for C in {}", installation.root.display());
     }
     if let Some(command) = command {
-        install_command(&command, &mut installation, &prefix)?;
+        install_command(&command, arguments.runnable.as_deref(), &mut installation, &prefix)?;
         println!("installed the command bywire {VERSION} in {}", installation.root.join("bin").display());
     }
     installation.keep_list()
 }
 
-fn install_for_c(libraries: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
+fn install_for_c(
+    libraries: &Path,
+    installation: &mut Installation,
+    prefix: &Path,
+    directory: &str,
+) -> Result<()> {
     let abi = HEADER.split("#define BW_ABI_VERSION ").nth(1).and_then(|rest| rest.split_whitespace().next());
     let abi = abi.context("bywire.h has no BW_ABI_VERSION")?;
     let soname = format!("libbywire.so.{abi}");
     let full = format!("{soname}.{VERSION}");
-    installation.copy(&libraries.join("libbywire_capi.so"), &format!("lib/{full}"))?;
-    installation.link(&full, &format!("lib/{soname}"))?;
-    installation.link(&full, "lib/libbywire.so")?;
-    installation.copy(&libraries.join("libbywire_capi.a"), "lib/libbywire.a")?;
+    installation.copy_binary(&libraries.join("libbywire_capi.so"), &format!("{directory}/{full}"))?;
+    installation.link(&full, &format!("{directory}/{soname}"))?;
+    installation.link(&full, &format!("{directory}/libbywire.so"))?;
+    installation.copy_binary(&libraries.join("libbywire_capi.a"), &format!("{directory}/libbywire.a"))?;
     for (path, header) in HEADERS {
         installation.write(&format!("include/{path}"), header)?;
     }
     for (name, text) in CMAKE_FILES {
-        installation.write(&format!("lib/cmake/bywire/{name}"), &cmake_file(text, &soname, &full))?;
+        installation.write(&format!("{directory}/cmake/bywire/{name}"), &cmake_file(text, &soname, &full))?;
     }
-    installation.write("lib/pkgconfig/bywire.pc", &package(prefix))
+    installation.write(&format!("{directory}/pkgconfig/bywire.pc"), &package(prefix, directory))
 }
 
 /// Installs the command, the library that it preloads, the provider, its manual pages, and a completion script where each
-/// shell looks for one.
-fn install_command(built: &Path, installation: &mut Installation, prefix: &Path) -> Result<()> {
+/// shell looks for one. `runnable` writes these texts, if the command that was built does not run here.
+fn install_command(
+    built: &Path,
+    runnable: Option<&Path>,
+    installation: &mut Installation,
+    prefix: &Path,
+) -> Result<()> {
     // Not where linkers look: the library is for `bywire run` alone, which looks there.
-    installation.copy(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
+    installation.copy_binary(&built.with_file_name(PRELOADED), &format!("lib/bywire/{PRELOADED}"))?;
     let (provider, place) = PROVIDER;
-    installation.copy(&built.with_file_name(provider), place)?;
-    installation.copy(built, "bin/bywire")?;
+    installation.copy_binary(&built.with_file_name(provider), place)?;
+    installation.copy_binary(built, "bin/bywire")?;
     fs::set_permissions(installation.root.join("bin/bywire"), Permissions::from_mode(0o755))
         .context("cannot make it executable")?;
-    install_pages(built, installation)?;
+    let runnable = runnable.unwrap_or(built);
+    install_pages(runnable, installation)?;
     let scripts = [
         ("bash", "share/bash-completion/completions/bywire"),
         ("zsh", "share/zsh/site-functions/_bywire"),
         ("fish", "share/fish/vendor_completions.d/bywire.fish"),
     ];
     for (shell, path) in scripts {
-        installation.write(path, &said(Command::new(built).args(["completions", shell]))?)?;
+        installation.write(path, &said(Command::new(runnable).args(["completions", shell]))?)?;
     }
     for (place, unit) in UNITS {
         let unit = unit.replace("/usr/local", &prefix.display().to_string());
@@ -172,15 +198,16 @@ struct Installation {
     installed: BTreeSet<String>,
     /// Is this a package's directory? Directories missing here may exist where the package is unpacked.
     is_package: bool,
+    strips: bool,
 }
 
 impl Installation {
     /// Paths that were installed here before stay on the list.
-    fn new(root: PathBuf, is_package: bool) -> Self {
+    fn new(root: PathBuf, is_package: bool, strips: bool) -> Self {
         let before = fs::read_to_string(root.join(LIST)).unwrap_or_default();
         let mut installed: BTreeSet<String> = before.lines().map(str::to_owned).collect();
         installed.extend((!is_package && !root.exists()).then(|| PREFIX.to_owned()));
-        Self { root, installed, is_package }
+        Self { root, installed, is_package, strips }
     }
 
     /// Makes a directory, with its missing parents.
@@ -201,6 +228,30 @@ impl Installation {
     fn copy(&mut self, source: &Path, path: &str) -> Result<()> {
         let bytes = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
         self.replace(path, |fresh| fs::write(fresh, bytes))
+    }
+
+    /// Writes a program or a library without its symbols, if there is a program to leave them out.
+    fn copy_binary(&mut self, source: &Path, path: &str) -> Result<()> {
+        ensure!(source.exists(), "cannot read {}: no such file", source.display());
+        if !self.strips {
+            return self.copy(source, path);
+        }
+        let mut kept = None;
+        self.replace(path, |fresh| {
+            let strip =
+                Command::new("strip").arg("--strip-unneeded").arg("-o").arg(fresh).arg(source).output();
+            kept = match strip {
+                Ok(output) if output.status.success() => return Ok(()),
+                Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+                Err(error) => Some(format!("cannot run strip, of the package binutils: {error}")),
+            };
+            fs::copy(source, fresh).map(|_| ())
+        })?;
+        if let Some(reason) = kept {
+            eprintln!("bywire-install: {path} keeps its symbols: {reason}");
+        }
+        fs::set_permissions(self.root.join(path), Permissions::from_mode(0o644))
+            .with_context(|| format!("cannot set the mode of {path}"))
     }
 
     fn write(&mut self, path: &str, text: &str) -> Result<()> {
@@ -263,10 +314,10 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The description for pkg-config.
-fn package(prefix: &Path) -> String {
+/// The description for pkg-config of a library in `directory` below the prefix.
+fn package(prefix: &Path, directory: &str) -> String {
     format!(
-        "prefix={}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\n\
+        "prefix={}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/{directory}\n\n\
          Name: bywire\nDescription: A user-level message fabric\nVersion: {VERSION}\n\
          Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -lbywire\nLibs.private: {LIBRARIES_PRIVATE}\n",
         prefix.display()

@@ -1,5 +1,5 @@
 //! An installation builds nothing that a session has built, and a session installs only what it uses. What an
-//! installation has made is removed, and nothing else.
+//! installation has made is removed, and nothing else. It has no symbols that only debuggers read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -57,6 +57,54 @@ fn destdir_is_prepended_to_the_prefix() {
     let text = fs::read_to_string(root.path().join("usr/lib/cmake/bywire/bywire-config.cmake"));
     let text = text.expect("installed");
     assert!(text.contains("\"libbywire.so.0\"") && !text.contains('@'), "{text}");
+}
+
+/// The installer with these options, below a root of its own, and that root.
+fn installed_below_a_root(options: &[&str]) -> TempDir {
+    let root = tempfile::tempdir().expect("a directory");
+    let mut install = Command::new(INSTALLER);
+    install.args(["--prefix", "/usr", "--destination"]).arg(root.path()).args(options);
+    succeed(install.arg("--libraries").arg(libraries()).output().expect("run"));
+    root
+}
+
+#[test]
+fn an_installation_has_no_symbols_but_those_that_programs_are_linked_to() {
+    let sections = |root: &TempDir| {
+        let library = root.path().join("usr/lib/libbywire.so");
+        let listed = succeed(Command::new("readelf").arg("-SW").arg(library).output().expect("readelf"));
+        [".dynsym", ".symtab", ".debug_line"].map(|section| listed.contains(section))
+    };
+    assert_eq!(sections(&installed_below_a_root(&[])), [true, false, false]);
+    assert_eq!(sections(&installed_below_a_root(&["--unstripped"])), [true, true, true]);
+}
+
+#[test]
+fn a_relocatable_description_for_pkg_config_follows_the_library() {
+    let root = installed_below_a_root(&["--relocatable"]);
+    let moved = root.path().join("moved");
+    fs::rename(root.path().join("usr"), &moved).expect("moved");
+    let mut asked = Command::new("pkg-config");
+    asked.args(["--cflags", "--libs", "bywire"]).env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig"));
+    let said = succeed(asked.output().expect("pkg-config"));
+    // pkg-config leaves the two steps up in the path.
+    for directory in ["include", "lib"] {
+        let mut flags = said.split_whitespace().filter_map(|flag| flag.get(2..).map(Path::new));
+        let wanted = moved.join(directory).canonicalize().expect("a directory");
+        assert!(
+            flags.any(|flag| flag.canonicalize().is_ok_and(|flag| flag == wanted)),
+            "{directory}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_directory_of_the_librarys_own_is_that_of_its_description() {
+    let root = installed_below_a_root(&["--libdir", "lib/triplet"]);
+    let directory = root.path().join("usr/lib/triplet");
+    let description = fs::read_to_string(directory.join("pkgconfig/bywire.pc")).expect("a description");
+    assert!(description.contains("\nlibdir=${prefix}/lib/triplet\n"), "{description}");
+    assert!(directory.join("libbywire.so").exists() && directory.join("libbywire.a").exists());
 }
 
 /// A prefix with a file of its owner's in `lib`, and an installation of the libraries and of a command.

@@ -18,6 +18,7 @@ mod name_server;
 mod node;
 mod operations;
 mod packages;
+mod packaging;
 mod processes;
 mod programs;
 mod provider;
