@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 73] = [
+const RULES: [(&str, Rule); 76] = [
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -98,7 +98,10 @@ const RULES: [(&str, Rule); 73] = [
     ("git clone ", Run(Installation)),
     ("./x bench", Run(Installation)),
     ("./x install ", Run(Installation)),
-    ("export PATH=", Run(Installation)),
+    ("export PATH=\"$HOME/.bywire/bin:$HOME/.cargo/bin", Run(Installation)),
+    ("export PATH=\"$HOME/.bywire/bin:$PATH", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
+    ("export PATH=\"$HOME/bywire/bin", Elsewhere("crates/bywire-cli/tests/suite/packaging.rs")),
+    ("export PATH=\"$HOME/bywire-python/bin", NotRun("it makes the module of the command before known to a shell")),
     ("eval \"$(bywire mpi env", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("FI_LOG_LEVEL=info ", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
@@ -167,7 +170,7 @@ const EXAMPLES: [(&str, &str, usize, Rule); 14] = [
     ("docs/messages.md", "rust", 2, Elsewhere("examples/rust/tests/suite/programs.rs")),
     ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/suite/programs.rs")),
     ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
-    ("docs/operations.md", "toml", 1, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
+    ("docs/operations.md", "toml", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/python.md", "python", 4, Elsewhere("crates/bywire-python/tests/suite/examples.rs")),
     ("docs/sockets.md", "ini", 1, Elsewhere("crates/bywire-cli/src/service/drop_in.rs")),
@@ -396,7 +399,7 @@ fn the_first_network_of_the_page_works_and_is_removed() {
         return;
     }
     let commands = commands_of(Network);
-    assert_eq!(commands.len(), 4, "{commands:?}");
+    assert_eq!(commands.len(), 5, "{commands:?}");
     for name in ["README.md", "docs/ethernet.md"] {
         let begins =
             block(&page(name), "ip netns add").lines().zip(&commands).all(|(line, command)| line == command);

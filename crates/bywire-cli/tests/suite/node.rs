@@ -212,8 +212,10 @@ fn an_invitation_is_good_once([a, b, c]: [&Machine; 3], keeper: Up, line: &str) 
     let line = invitation(a, "c");
     keeper.signal("-TERM");
     assert!(keeper.ended().success());
-    let (status, said) = failed(c, &["join", &line, "--config", &place(c)]);
-    assert!(status == Some(1) && said.contains("check that `bywire up` runs there"), "{said}");
+    let done = inside(c, &["join", &line, "--config", &place(c)]);
+    let said = text(&done.stderr);
+    assert_eq!((done.status.code(), said.lines().count()), (Some(1), 2), "{said}");
+    assert!(said.contains("check that `bywire up` runs there"), "{said}");
 }
 
 #[test]
