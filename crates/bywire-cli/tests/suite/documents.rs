@@ -101,7 +101,10 @@ const RULES: [(&str, Rule); 76] = [
     ("export PATH=\"$HOME/.bywire/bin:$HOME/.cargo/bin", Run(Installation)),
     ("export PATH=\"$HOME/.bywire/bin:$PATH", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("export PATH=\"$HOME/bywire/bin", Elsewhere("crates/bywire-cli/tests/suite/packaging.rs")),
-    ("export PATH=\"$HOME/bywire-python/bin", NotRun("it makes the module of the command before known to a shell")),
+    (
+        "export PATH=\"$HOME/bywire-python/bin",
+        NotRun("it makes the module of the command before known to a shell"),
+    ),
     ("eval \"$(bywire mpi env", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("export FI_PROVIDER_PATH=", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
     ("FI_LOG_LEVEL=info ", Elsewhere("crates/bywire-cli/tests/suite/mpi_programs.rs")),
