@@ -24,8 +24,13 @@ fn job(loaded: &Loaded, prefix: &std::path::Path, ranks: &str) -> Command {
 #[test]
 fn ranks_of_intel_mpi_exchange_messages_of_every_length_and_kind() {
     let Some((loaded, prefix)) = installed() else { return };
-    let compiler = prefix.join("bin/mpicc").display().to_string();
-    let program = loaded.compile(&compiler, "ping_pong.c", &[]);
+    // As its `mpicc` does, which finds its own place only by a variable.
+    let (headers, libraries) = (prefix.join("include"), prefix.join("lib"));
+    let [headers, libraries] = [&headers, &libraries].map(|place| place.display());
+    let options = [format!("-I{headers}"), format!("-L{libraries}"), format!("-Wl,-rpath,{libraries}")];
+    let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
+    options.extend(["-Wl,--no-as-needed", "-lmpi"]);
+    let program = loaded.compile("cc", "ping_pong.c", &options);
     for ranks in ["2", "4"] {
         let mut command = job(&loaded, &prefix, ranks);
         // It names the provider that it uses.
