@@ -72,8 +72,8 @@ fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     if !packages::have(&[("redis-server", "redis-server"), ("pkg-config", "pkg-config")]) {
         return;
     }
-    for tool in ["maturin", "wheel"] {
-        if !Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success()) {
+    for (tool, version) in [("maturin", "--version"), ("wheel", "version")] {
+        if !Command::new(tool).arg(version).output().is_ok_and(|output| output.status.success()) {
             return println!("not run: {tool} is not in the path: `./x test` installs it");
         }
     }
