@@ -67,9 +67,7 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             if registrations::is_parked(item)
                 && (is_outside || operation != libc::EPOLL_CTL_ADD || !socket.is_carried()) =>
         {
-            if !parked::remove(set_fd, set, at, item, None) {
-                parked::forget(set, at, item);
-            }
+            parked::discard(set_fd, set, at, item, None);
             None
         }
         known => known,

@@ -46,9 +46,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
             continue;
         }
         if registrations::is_parked(item) {
-            if !parked::remove(set_fd, set, at, item, closing) {
-                parked::forget(set, at, item);
-            }
+            parked::discard(set_fd, set, at, item, closing);
             continue;
         }
         let is_changed = socket.is_carried() || item.named.load(Ordering::Relaxed) != 0;

@@ -62,8 +62,15 @@ pub fn remove(set_fd: i32, set: &EpollSet, at: u32, item: &EpollItem, closing: O
     is_removed
 }
 
+/// Removes a parked registration from the kernel, as [`remove`], and frees it also if that is not possible.
+pub fn discard(set_fd: i32, set: &EpollSet, at: u32, item: &EpollItem, closing: Option<i32>) {
+    if !remove(set_fd, set, at, item, closing) {
+        forget(set, at, item);
+    }
+}
+
 /// Frees a parked registration. The caller holds the set's lock.
-pub fn forget(set: &EpollSet, at: u32, item: &EpollItem) {
+fn forget(set: &EpollSet, at: u32, item: &EpollItem) {
     let sockets = arena::shared().map(|family| &family.sockets);
     if let Some(shared) = sockets.and_then(|all| all.get(item.socket.load(Ordering::Relaxed) as usize)) {
         unlink_from_socket(shared, at);
@@ -101,7 +108,7 @@ pub fn remove_everywhere() {
     });
 }
 
-/// Removes those of a socket whose descriptor is being closed, as [`remove`].
+/// Removes those of a socket whose descriptor is being closed, as [`discard`].
 pub fn remove_closing(socket: &Socket) {
     let here = |item: &EpollItem| descriptors::of_set(item.set.load(Ordering::Relaxed));
     let is_meant = |item: &EpollItem| is_parked(item) && item.fd.load(Ordering::Relaxed) == socket.fd;
@@ -111,10 +118,9 @@ pub fn remove_closing(socket: &Socket) {
         };
         let _held = set.lock.hold();
         // Another thread may have looked at the set meanwhile.
-        let is_still = is_meant(item) && item.set.load(Ordering::Relaxed) == name;
-        if is_still && !remove(set_fd, set, at, item, Some(socket.fd)) {
-            // The kernel removes it with the socket.
-            forget(set, at, item);
+        if is_meant(item) && item.set.load(Ordering::Relaxed) == name {
+            // The kernel removes the rest with the socket.
+            discard(set_fd, set, at, item, Some(socket.fd));
         }
     }
 }
