@@ -215,9 +215,8 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
     model.check(check);
 }
 
-/// Whichever of two threads wakes first takes the messages of both, in either order.
-#[test]
-fn two_threads_that_wait_for_one_port_get_a_message_each() {
+/// A thread waits for one message, this one `takes` the other, and a peer sends both in either order.
+fn explore_a_message_each(takes: fn(&Shared, u8)) {
     for messages in [[0, 1], [1, 0]] {
         explore(move || {
             let shared = Arc::new(Shared::new());
@@ -227,11 +226,17 @@ fn two_threads_that_wait_for_one_port_get_a_message_each() {
             let sender = loom::thread::spawn(move || {
                 messages.into_iter().for_each(|message| peer.world.send(message))
             });
-            shared.wait(0);
+            takes(&shared, 0);
             thread.join().expect("thread");
             sender.join().expect("peer");
         });
     }
+}
+
+/// Whichever of two threads wakes first takes the messages of both, in either order.
+#[test]
+fn two_threads_that_wait_for_one_port_get_a_message_each() {
+    explore_a_message_each(Shared::wait);
 }
 
 /// A thread puts a message by and goes on waiting. Nothing else comes until that message is taken.
@@ -259,20 +264,7 @@ fn a_thread_that_goes_on_waiting_wakes_those_whose_message_it_puts_by() {
 /// A thread that takes a message off the port wakes the event loop that waits for it, and the other way round.
 #[test]
 fn a_thread_and_an_event_loop_get_a_message_each() {
-    for messages in [[0, 1], [1, 0]] {
-        explore(move || {
-            let shared = Arc::new(Shared::new());
-            let other = shared.clone();
-            let thread = loom::thread::spawn(move || other.wait(1));
-            let peer = shared.clone();
-            let sender = loom::thread::spawn(move || {
-                messages.into_iter().for_each(|message| peer.world.send(message))
-            });
-            shared.watch(0);
-            thread.join().expect("thread");
-            sender.join().expect("peer");
-        });
-    }
+    explore_a_message_each(Shared::watch);
 }
 
 /// A call that never waits takes what others sleep for, and leaves.
