@@ -153,7 +153,7 @@ impl DoctorArgs {
     }
 }
 
-/// What people come for, and the findings that it needs, the most telling one first.
+/// Each use of Bywire, and the findings that it needs, the most telling one first.
 const USES: [(&str, &[&str]); 6] = [
     ("bywire run", &["sockets library", "carried services"]),
     ("messages", &["message ports", "sealed memory", "peer process watch", "descriptors"]),

@@ -100,7 +100,7 @@ pub struct State {
     pub needed: Vec<(Priority, u64)>,
     /// Transfers that are complete. They may own memory of Python, so the next thread without the lock drops them.
     pub finished: Vec<SharedOutcome>,
-    /// Whoever sleeps until something arrives.
+    /// The threads and event loops that sleep until something arrives.
     pub sleepers: Sleepers<Eventfd>,
     /// Peers that this port has connected to.
     pub ours: HashSet<Peer>,

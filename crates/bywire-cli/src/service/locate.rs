@@ -331,7 +331,7 @@ pub fn check_installation(installation: &Installation, is_for_others: bool) -> R
     }
 }
 
-/// Who can change a file or a directory, apart from root and those that Debian trusts with `/usr/local`.
+/// The users that can change a file or a directory, apart from root and those that Debian trusts with `/usr/local`.
 fn changers(found: &fs::Metadata) -> Option<String> {
     let mode = found.mode();
     if found.uid() != 0 {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What the script calls before it builds.
+/// The commands that the script calls before it builds.
 const PROGRAMS: [&str; 11] =
     ["sh", "cut", "dirname", "fold", "git", "head", "paste", "sed", "sort", "cat", "grep"];
 

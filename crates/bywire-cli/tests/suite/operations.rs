@@ -412,7 +412,7 @@ fn each_alert_has_an_expression_and_a_summary_and_each_panel_a_query() {
             assert!(alert.contains(field), "{field}: {alert}");
         }
     }
-    // What the page says to alert on is a rule, and the other way round.
+    // The rules and the page alert on the same metrics.
     let all = [ALERTS, PAGE]
         .map(|text| ["bywire_node_", "bywire_eth_"].map(|prefix| BTreeSet::from_iter(names(text, prefix))));
     assert_eq!(all[0], all[1]);

@@ -170,7 +170,7 @@ class Connection:
                 while self._readable and len(self._ahead) < _AHEAD_MAX and self._read_frame():
                     pass
             except EOFError:
-                pass  # What is sent fails, and what is received ends.
+                pass  # Sends fail from here on, and receives end.
 
     # Sending.
 

@@ -86,7 +86,7 @@ pub fn mpich() -> Option<PathBuf> {
     std::env::var_os("BYWIRE_MPICH").map(PathBuf::from).or_else(|| cached("mpich"))
 }
 
-/// Where Intel MPI of the same index is.
+/// The directory of Intel MPI of the same index.
 pub fn intel_mpi() -> Option<PathBuf> {
     cached("impi")
 }
@@ -133,7 +133,7 @@ pub fn mpich_variables() -> Vec<(String, String)> {
     variables_of("MPIR_CVAR_")
 }
 
-/// The same of Intel MPI.
+/// Those of Intel MPI.
 pub fn intel_mpi_variables() -> Vec<(String, String)> {
     variables_of("I_MPI_FABRICS=")
 }
