@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::interrupt::Interrupter;
-use bywire_sys::tcp::{self, Identity};
 use bywire_sys::{Errno, memory, wake};
 
+use crate::identity::{self, Identity};
 use crate::protocol::{Kind, PAGE_BYTES, Packet, VERSION};
 
 /// A packet of a program. Any thread can close its files without delay.
@@ -61,7 +61,7 @@ impl CheckedPacket {
                     }
                     _ => return None,
                 }
-                let identity = tcp::identify(connection);
+                let identity = identity::identify(connection);
                 Some(Self::Offer { token: packet.token, segment: files.split_off(1), identity })
             }
             (Kind::Hello, _) => None,

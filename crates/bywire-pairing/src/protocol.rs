@@ -5,7 +5,7 @@ pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0007;
+pub const VERSION: u64 = 0x6277_7000_0000_0008;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -96,11 +96,12 @@ pub enum Verdict {
     Waiting = 0,
     /// The other end comes with this answer.
     Paired = 1,
-    /// Never: it is not an established TCP connection.
+    /// Never: it is not an established TCP or Unix connection.
     Refused = 2,
     /// Never: it is bound to an interface.
     Device = 3,
-    /// Never: the same addresses were offered from two namespaces.
+    /// Never: the same addresses were offered from two namespaces, or it is a Unix socket of another one than the
+    /// service's.
     Namespace = 4,
     /// Not now: too many offers wait.
     Full = 5,

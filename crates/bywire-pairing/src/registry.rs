@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bywire_sys::deferred::{Held, Ticket};
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
-use bywire_sys::tcp::Identity;
 use bywire_sys::{Errno, deferred, limits, process, timer_doorbell};
 
 use crate::checked_packet::CheckedPacket;
+use crate::identity::Identity;
 use crate::kept_memory::KeptMemory;
 use crate::protocol::{Kind, Packet, Verdict};
 use crate::reason::Reason;
@@ -81,6 +81,8 @@ struct Program {
     ring_bytes: u64,
     /// Its process, as the kernel names it, or 0.
     process: u32,
+    /// The parent of that process when it connected.
+    parent: Option<u32>,
     /// The fates of its connections since it connected.
     counts: Status,
     /// Set once the program has said that it ends: the bytes of the offers that it had not ended, and how many of
@@ -195,8 +197,15 @@ impl Registry {
         self.users.dismiss(user, 0);
     }
 
-    /// Registers an admitted program with its user's thread, and returns its number.
-    pub fn enter(&mut self, user: u32, socket: &Arc<Socket>, place: Ticket) -> Option<u64> {
+    /// Registers an admitted program with its user's thread, and returns its number. `parent` is the parent of its
+    /// process.
+    pub fn enter(
+        &mut self,
+        user: u32,
+        socket: &Arc<Socket>,
+        place: Ticket,
+        parent: Option<u32>,
+    ) -> Option<u64> {
         socket.hold_until_closed(Arc::clone(&place));
         let tag = self.next;
         self.next += 1;
@@ -219,6 +228,7 @@ impl Registry {
             offers: HashMap::new(),
             ring_bytes: 0,
             process,
+            parent,
             counts: Status::default(),
             leaving: None,
         };
@@ -330,6 +340,7 @@ impl Registry {
             Ok(identity) if identity.is_established => {
                 return self.offer(tag, token, identity, segment, space);
             }
+            Err(Errno::XDEV) => Verdict::Namespace,
             _ => Verdict::Refused,
         };
         self.left.extend(segment.into_iter().map(Held::from));
@@ -380,7 +391,7 @@ impl Registry {
             return self.verdict(tag, token, Verdict::Full);
         }
         let (namespace, cookie) = (identity.namespace, identity.cookie);
-        let offer = Offer { program: tag, user, token, namespace, cookie, segment };
+        let offer = Offer { program: tag, user, token, namespace, cookie, peer: identity.peer, segment };
         match self.waiting.offer(end, offer) {
             Match::Refused(verdict, offer) => {
                 self.left.extend(offer.segment);
@@ -447,7 +458,7 @@ impl Registry {
     /// Gives each end the other end's segment and doorbell.
     fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
         let is_other_user = ours.user != theirs.user;
-        if is_other_user && !self.begin_other_user(ours, theirs) {
+        if is_other_user && !(self.expect_each_other(ours, theirs) && self.begin_other_user(ours, theirs)) {
             self.forget(theirs.program, theirs.token);
             if !self.verdict(theirs.program, theirs.token, Verdict::OtherUser) {
                 self.sever(theirs.program);
@@ -465,6 +476,19 @@ impl Registry {
             self.sever(theirs.program);
         }
         ours_is_told
+    }
+
+    /// Returns whether the kernel names each of the two programs as the other end of a Unix connection: its user, its
+    /// process, or the parent that began to listen for it. Inodes are reused, and a third user could arrange for one.
+    fn expect_each_other(&self, ours: &Offer, theirs: &Offer) -> bool {
+        [(ours, theirs), (theirs, ours)].into_iter().all(|(end, other)| {
+            let Some(peer) = end.peer else { return true };
+            let named = u32::try_from(peer.pid).ok().filter(|pid| *pid != 0);
+            peer.uid == other.user
+                || self.programs.get(&other.program).is_some_and(|program| {
+                    named.is_some() && [Some(program.process), program.parent].contains(&named)
+                })
+        })
     }
 
     /// Begins a connection between different users: both programs get doorbells, and the memory of both ends is counted

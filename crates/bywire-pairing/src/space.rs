@@ -1,7 +1,7 @@
 //! Address spaces: each network namespace is one, unless a configuration joins several.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use bywire_sys::Errno;
 use bywire_sys::namespace::{Namespace, NamespaceName};
 use bywire_sys::socket::Socket;
 use bywire_sys::tcp;
+
+use crate::identity::Name;
 
 /// The most namespaces that may be named in all.
 pub const NAMES_MAX: usize = 256;
@@ -70,8 +72,8 @@ impl Spaces {
     }
 
     /// The address space of a connection in `namespace`. Does not wait if the namespace is known.
-    pub fn of(&self, namespace: u64, addresses: [SocketAddr; 2]) -> Space {
-        if self.joined.is_empty() || addresses.iter().any(|address| is_private(address.ip())) {
+    pub fn of(&self, namespace: u64, names: [Name; 2]) -> Space {
+        if self.joined.is_empty() || names.iter().any(is_private) {
             return Space::Own(namespace);
         }
         if !self.knows(namespace) {
@@ -117,9 +119,11 @@ fn cookie(name: &NamespaceName) -> Result<u64, Errno> {
     Namespace::open(name)?.run(|| tcp::namespace(&Socket::pair()?.0))?
 }
 
-/// Does the address mean a different host in every namespace?
-fn is_private(ip: IpAddr) -> bool {
-    match ip {
+/// Returns whether the name means another end in every namespace. The inodes of Unix sockets are compared within one
+/// namespace only.
+fn is_private(name: &Name) -> bool {
+    let Name::Address(address) = name else { return true };
+    match address.ip() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified(),
     }
@@ -136,7 +140,8 @@ mod tests {
     #[test]
     fn only_named_namespaces_are_joined_and_loopback_addresses_never() {
         let here = cookie(&NamespaceName::Current).expect("entering it takes no more than being there");
-        let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
+        let routed =
+            ["10.1.0.1:1", "10.1.0.2:2"].map(|address| Name::Address(address.parse().expect("an address")));
         let alone = Spaces::default();
         assert_eq!(alone.of(here, routed), Space::Own(here));
         let joined =
@@ -144,9 +149,9 @@ mod tests {
         assert_eq!(joined().of(here, routed), Space::Joined(1));
         assert_eq!(joined().of(here + 1, routed), Space::Own(here + 1));
         for private in ["127.0.0.1:1", "[::1]:1", "[fe80::1]:1", "169.254.0.1:1"] {
-            let private = private.parse().expect("an address");
-            assert_eq!(joined().of(here, [routed[0], private]), Space::Own(here), "{private}");
-            assert_eq!(joined().of(here, [private, routed[0]]), Space::Own(here), "{private}");
+            let private = Name::Address(private.parse().expect("an address"));
+            assert_eq!(joined().of(here, [routed[0], private]), Space::Own(here), "{private:?}");
+            assert_eq!(joined().of(here, [private, routed[0]]), Space::Own(here), "{private:?}");
         }
         assert_eq!(joined().absent().len(), 1);
     }
@@ -155,7 +160,8 @@ mod tests {
     fn a_namespace_in_two_spaces_is_in_none() {
         let twice = vec![vec![name("blue")], vec![name("red"), name("blue")]];
         assert!(matches!(Spaces::new(twice), Err(JoinError::Twice(name)) if name == "blue"));
-        let routed = ["10.1.0.1:1", "10.1.0.2:2"].map(|address| address.parse().expect("an address"));
+        let routed =
+            ["10.1.0.1:1", "10.1.0.2:2"].map(|address| Name::Address(address.parse().expect("an address")));
         let here = cookie(&NamespaceName::Current).expect("ours");
         let other_name = name(&format!("/proc/{}/ns/net", std::process::id()));
         let spaces = Spaces::new(vec![vec![NamespaceName::Current], vec![other_name]]).expect("two names");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bywire_sys::Errno;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
+use bywire_sys::process;
 use bywire_sys::socket::{Received, Socket};
 
 use crate::checked_packet::CheckedPacket;
@@ -36,12 +37,14 @@ enum Entry {
 /// Lets a program in if its user may have one more. Otherwise the program is dropped, and does without the service.
 /// Threads are started without the lock, which is safe as only the calling thread starts any.
 pub fn admit(shared: &Arc<Shared>, socket: Socket) {
-    let Ok(user) = socket.credentials().map(|found| found.uid) else { return };
+    let Ok(caller) = socket.credentials() else { return };
+    let user = caller.uid;
+    let parent = u32::try_from(caller.pid).ok().and_then(process::parent);
     // A refused socket is dropped here, after the lock.
     let socket = Arc::new(socket);
     let mut own = None;
     loop {
-        match enter(shared, user, &socket, own.as_ref()) {
+        match enter(shared, user, &socket, parent, own.as_ref()) {
             Entry::Refused | Entry::Heard => return,
             Entry::Threadless => match Poller::new() {
                 Ok(poller) => own = Some(poller),
@@ -62,7 +65,13 @@ pub fn admit(shared: &Arc<Shared>, socket: Socket) {
 
 /// Adds a program to those that its user's thread serves. The first program of a user brings `own`, the poller that
 /// the new thread sleeps on.
-fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>) -> Entry {
+fn enter(
+    shared: &Shared,
+    user: u32,
+    socket: &Arc<Socket>,
+    parent: Option<u32>,
+    own: Option<&Poller>,
+) -> Entry {
     let mut registry = lock(shared);
     let is_first = !registry.user_threads.contains_key(&user);
     let own = match own {
@@ -76,7 +85,7 @@ fn enter(shared: &Shared, user: u32, socket: &Arc<Socket>, own: Option<&Poller>)
         registry.turn_back(user);
         return Entry::Refused;
     }
-    match registry.enter(user, socket, place) {
+    match registry.enter(user, socket, place, parent) {
         Some(tag) if is_first => Entry::First(tag),
         Some(_) => Entry::Heard,
         None => {

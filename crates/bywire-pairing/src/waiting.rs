@@ -1,22 +1,23 @@
 //! Offered ends that wait for their other ends.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
+use bywire_sys::credentials::Credentials;
 use bywire_sys::deferred::Held;
 
+use crate::identity::Name;
 use crate::protocol::Verdict;
 use crate::space::Space;
 
 /// One end of a connection, as the kernel names it in its address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct End {
-    /// The address space of its addresses.
+    /// The address space of its names.
     pub space: Space,
-    /// Its own address.
-    pub local: SocketAddr,
-    /// The address of the other end.
-    pub remote: SocketAddr,
+    /// Its own name.
+    pub local: Name,
+    /// The name of the other end.
+    pub remote: Name,
 }
 
 /// An offered end.
@@ -32,6 +33,8 @@ pub struct Offer {
     pub namespace: u64,
     /// The kernel's number of the socket, which is never reused.
     pub cookie: u64,
+    /// The process at the other end, for a Unix connection.
+    pub peer: Option<Credentials>,
     /// The memory files of the program's segment.
     pub segment: Vec<Held>,
 }
@@ -150,13 +153,21 @@ mod tests {
     use super::*;
 
     fn end(local: &str, remote: &str) -> End {
-        let address = |text: &str| text.parse().expect("an address");
+        let address = |text: &str| Name::Address(text.parse().expect("an address"));
         End { space: Space::Joined(0), local: address(local), remote: address(remote) }
     }
 
     fn offer(user: u32, namespace: u64, cookie: u64) -> Offer {
         let (_, segment) = Mapping::create("bywire-test", 4096).expect("memory");
-        Offer { program: cookie, user, token: cookie, namespace, cookie, segment: vec![segment.into()] }
+        Offer {
+            program: cookie,
+            user,
+            token: cookie,
+            namespace,
+            cookie,
+            peer: None,
+            segment: vec![segment.into()],
+        }
     }
 
     fn ends() -> [End; 2] {

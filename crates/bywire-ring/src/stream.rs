@@ -90,6 +90,10 @@ pub const HALF: u64 = 1;
 pub const LEAVING: u64 = 4;
 /// This end wants its receiving direction back in the kernel, and takes nothing more out of the ring.
 pub const ASKS_BACK: u64 = 2;
+/// This end has shut down its receiving. What arrives is refused, in domains that tell the other end.
+pub const DEAF: u64 = 8;
+/// This end has broken the connection off.
+pub const BROKEN_OFF: u64 = 16;
 
 /// Memory that one end writes and both read, addressed by byte offset.
 pub trait Segment {

@@ -29,6 +29,7 @@ pub mod tap;
 pub mod tcp;
 pub mod timer_doorbell;
 pub mod udp;
+pub mod unix_stream;
 pub mod wake;
 
 pub use rustix::io::Errno;

@@ -22,6 +22,14 @@ pub fn has_ended(process: &impl AsFd) -> bool {
     matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(1..))
 }
 
+/// The parent of a process; `None`: there is no such process here, or it has none.
+pub fn parent(pid: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in brackets, may hold anything. The state and the parent follow it.
+    let parent = text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    (parent != 0).then_some(parent)
+}
+
 /// This process's effective user.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()

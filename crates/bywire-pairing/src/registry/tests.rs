@@ -6,6 +6,7 @@ use bywire_sys::socket::Received;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
+use crate::identity::Name;
 use crate::protocol::PACKET_BYTES;
 
 /// Has the writing end of this pipe been closed?
@@ -28,7 +29,7 @@ fn admitted(registry: &mut Registry, user: u32) -> (u64, Socket) {
     assert!(registry.attend(user, Poller::new().expect("epoll")));
     let place = registry.admit(user).expect("a place");
     let (socket, program) = Socket::pair().expect("socketpair");
-    (registry.enter(user, &Arc::new(socket), place).expect("heard"), program)
+    (registry.enter(user, &Arc::new(socket), place, None).expect("heard"), program)
 }
 
 /// A program that has said hello.
@@ -38,8 +39,9 @@ fn enter(registry: &mut Registry, user: u32) -> (u64, Socket) {
     (tag, program)
 }
 
-fn identity(namespace: u64, cookie: u64, [local, remote]: [std::net::SocketAddr; 2]) -> Identity {
-    Identity { namespace, cookie, local, remote, is_established: true, is_bound_to_device: false }
+fn identity(namespace: u64, cookie: u64, ends: [std::net::SocketAddr; 2]) -> Identity {
+    let [local, remote] = ends.map(Name::Address);
+    Identity { namespace, cookie, local, remote, is_established: true, is_bound_to_device: false, peer: None }
 }
 
 #[test]

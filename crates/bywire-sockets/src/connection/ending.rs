@@ -44,7 +44,8 @@ impl Connection {
         self.end_sending(true);
         // A program that it was passed to goes on with what the peer gives back. After a failed exec nobody does.
         let is_passed = self.shared.passed.load(Ordering::Relaxed) != passed::NOT;
-        if !is_passed && self.in_ring() != Ok(0) {
+        // The other end of a Unix connection sees by itself what this end has left unread.
+        if !is_passed && !self.is_unix() && self.in_ring() != Ok(0) {
             kernel::linger(self.fd, Some(0));
         } else {
             self.with_sending(|| {
@@ -114,7 +115,7 @@ impl Connection {
         }
         // The kernel may hold back bytes from before the ring, or from behind it: the peer's answers in the ring
         // acknowledge none of them.
-        self.with_sending(|| kernel::push(self.fd));
+        self.with_sending(|| self.push());
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
         if kernel::sends_at_once(self.fd, unread) {
             return self.end_before_the_kernels(is_last);
@@ -126,9 +127,12 @@ impl Connection {
         });
     }
 
-    /// Returns whether the kernel will end the connection by a reset: there are unread bytes, or the program has asked
-    /// for it.
+    /// Returns whether the kernel will end the connection by a reset, which discards what is on the way: there are unread
+    /// bytes, or the program has asked for it.
     fn ends_by_reset(&self) -> bool {
+        if self.is_unix() {
+            return false;
+        }
         self.in_ring() != Ok(0)
             || kernel::queued(self.fd).is_some_and(|queued| queued > 0)
             || self.shared.lingers.load(Ordering::Relaxed) == linger::PROGRAMS
@@ -152,11 +156,11 @@ impl Connection {
         if unread == 0 || STREAM.flags(&self.remote) & LEAVING != 0 {
             return;
         }
-        if is_last && !kernel::has_room(self.fd, unread) {
+        if is_last && !self.kernel_has_room(unread) {
             kernel::make_room(self.fd, unread);
         }
         let _held = self.shared.sending.hold();
-        if kernel::has_room(self.fd, unread) && self.is_in_ring() {
+        if self.kernel_has_room(unread) && self.is_in_ring() {
             self.end_ring();
         }
     }

@@ -1,9 +1,9 @@
 //! Makes the death of an end of a carried connection a reset for the other end, by `SO_LINGER`. So is a breach of the
-//! rules.
+//! rules. A Unix socket has no such option: its other end finds out what was lost by [`Connection::keep_loss`].
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use bywire_ring::stream::News;
+use bywire_ring::stream::{BROKEN_OFF, LEAVING, News};
 
 use crate::connection::sockets::Connection;
 use crate::memory::arena::{broken, linger};
@@ -62,6 +62,12 @@ impl Connection {
     /// The peer broke the rules: resets the connection, with no other effect.
     pub fn reset(&self) {
         self.shared.broken.store(broken::RESET, Ordering::Relaxed);
+        if self.is_unix() {
+            self.raise_end(BROKEN_OFF | LEAVING);
+            // SAFETY: no pointers.
+            errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_RDWR) });
+            return self.tell(News::Route);
+        }
         kernel::linger(self.fd, Some(0));
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
         // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.

@@ -19,7 +19,7 @@ use crate::os::{errno, kernel, own_call, real};
 /// The longest path, with its terminator.
 const PATH_BYTES: usize = LOG_PATH_BYTES_MAX + 1;
 /// The longest line.
-const LINE_BYTES: usize = 256;
+const LINE_BYTES: usize = 512;
 
 static PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -64,8 +64,8 @@ pub fn program(reason: Reason, object: &str) {
 #[inline(never)]
 fn tell(socket: &Socket) {
     let Some(fate) = outcome::of(socket) else { return };
-    let local = Name(name(socket.fd, libc::getsockname));
-    let remote = Name(name(socket.fd, libc::getpeername));
+    let local = name(socket.fd, libc::getsockname);
+    let remote = name(socket.fd, libc::getpeername);
     let counted = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let (sent, received) = (counted(&socket.shared.sent), counted(&socket.shared.received));
     let mapped = sockets::by_index(socket.fd, socket.index).and_then(|socket| socket.mapped().ok());
@@ -116,39 +116,61 @@ fn append(line: &[u8]) {
 type Ask = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
 
 /// An address, or `-`: after a reset the kernel no longer knows the other end's.
-struct Name(Option<SocketAddr>);
+enum Name {
+    Unknown,
+    Internet(SocketAddr),
+    /// A Unix address, and the length of its path or of its abstract name.
+    Unix(libc::sockaddr_un, usize),
+}
 
 impl fmt::Display for Name {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => address.fmt(formatter),
-            None => formatter.write_char('-'),
+        match self {
+            Self::Internet(address) => address.fmt(formatter),
+            Self::Unknown => formatter.write_char('-'),
+            Self::Unix(address, length) => {
+                formatter.write_str("unix:")?;
+                let name = address.sun_path.iter().take(*length).map(|byte| *byte as u8);
+                // An abstract name begins with a zero. A line is split at its spaces.
+                name.enumerate().try_for_each(|(at, byte)| match byte {
+                    0 if at == 0 => formatter.write_char('@'),
+                    b'!'..=b'~' => formatter.write_char(byte.into()),
+                    _ => formatter.write_char('?'),
+                })
+            }
         }
     }
 }
 
 /// The address of one end.
-fn name(fd: i32, ask: Ask) -> Option<SocketAddr> {
+fn name(fd: i32, ask: Ask) -> Name {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: valid for writes of the length given. Zeros are a value of every family's address, and none is longer.
     unsafe {
         if ask(fd, address.as_mut_ptr().cast(), &raw mut length) != 0 {
-            return None;
+            return Name::Unknown;
         }
         let address = address.as_ptr();
         match i32::from((*address).ss_family) {
             libc::AF_INET => {
                 let inner = &*address.cast::<libc::sockaddr_in>();
                 let ip = IpAddr::from(inner.sin_addr.s_addr.to_ne_bytes());
-                Some(SocketAddr::new(ip, u16::from_be(inner.sin_port)))
+                Name::Internet(SocketAddr::new(ip, u16::from_be(inner.sin_port)))
             }
             libc::AF_INET6 => {
                 let inner = &*address.cast::<libc::sockaddr_in6>();
                 let ip = Ipv6Addr::from(inner.sin6_addr.s6_addr).to_canonical();
-                Some(SocketAddr::new(ip, u16::from_be(inner.sin6_port)))
+                Name::Internet(SocketAddr::new(ip, u16::from_be(inner.sin6_port)))
             }
-            _ => None,
+            libc::AF_UNIX => {
+                let inner = *address.cast::<libc::sockaddr_un>();
+                let given = (length as usize).saturating_sub(size_of::<libc::sa_family_t>());
+                // A path ends with a zero, which is counted.
+                let is_path = inner.sun_path.first().is_some_and(|first| *first != 0);
+                Name::Unix(inner, given.saturating_sub(is_path.into()))
+            }
+            _ => Name::Unknown,
         }
     }
 }

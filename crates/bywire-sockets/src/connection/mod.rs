@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod dissolving;
+pub mod domain;
 pub mod ending;
 pub mod fallback;
 pub mod guard;

@@ -38,7 +38,7 @@ const fn fast_open(name: i32) -> HeldOption {
 }
 
 /// Numbers that the C library's bindings lack are those of asm-generic/socket.h and linux/tcp.h.
-const HELD: [HeldOption; 27] = [
+const HELD: &[HeldOption] = &[
     held(SOL_SOCKET, libc::SO_ATTACH_FILTER, Question::Filter),
     held(SOL_SOCKET, libc::SO_ATTACH_BPF, Question::No),
     held(SOL_SOCKET, libc::SO_LOCK_FILTER, Question::No),
@@ -56,6 +56,10 @@ const HELD: [HeldOption; 27] = [
     held(SOL_SOCKET, 63, Question::Unless(0)),
     held(SOL_SOCKET, 64, Question::Unless(0)),
     held(SOL_SOCKET, 65, Question::No),
+    // SO_PASSCRED, SO_PASSSEC and SO_PASSPIDFD of Unix sockets: each piece comes with its sender.
+    held(SOL_SOCKET, libc::SO_PASSCRED, Question::Unless(0)),
+    held(SOL_SOCKET, libc::SO_PASSSEC, Question::Unless(0)),
+    held(SOL_SOCKET, SO_PASSPIDFD, Question::Unless(0)),
     // TCP_MD5SIG, TCP_MD5SIG_EXT, and keys by TCP_AO: a client must set them itself.
     held(IPPROTO_TCP, 14, Question::No),
     held(IPPROTO_TCP, 32, Question::No),
@@ -74,6 +78,7 @@ const HELD: [HeldOption; 27] = [
     fast_open(30),
 ];
 
+const SO_PASSPIDFD: i32 = 76;
 /// Sends no faster than this.
 const SO_MAX_PACING_RATE: i32 = 47;
 /// Sends everything later by this time.

@@ -131,7 +131,7 @@ impl Connection {
         if unread > 0 {
             self.ask_kernel();
         }
-        if unread == 0 || is_shut || self.peer_is_gone() || !kernel::has_room(self.fd, unread) {
+        if unread == 0 || is_shut || self.peer_is_gone() || !self.kernel_has_room(unread) {
             STREAM.back(&self.own, tail);
             return;
         }
@@ -258,7 +258,9 @@ impl Connection {
     /// count is impossible.
     fn count_payment(&self) -> bool {
         let owed = self.shared.owed.load(Ordering::Relaxed);
-        let given = kernel::byte_counts(self.fd).map(|account| account.given);
+        // Nobody counts what goes through a Unix socket.
+        let given =
+            if self.is_unix() { None } else { kernel::byte_counts(self.fd).map(|account| account.given) };
         let left = given.and_then(|given| self.shared.paid_at.load(Ordering::Relaxed).checked_sub(given));
         match (given, left) {
             (Some(given), Some(left)) if left <= owed.into() => {
@@ -293,7 +295,7 @@ impl Connection {
     fn paid(&self) {
         self.unguard();
         // The peer's bytes in its ring acknowledge nothing, for which the kernel might wait.
-        kernel::push(self.fd);
+        self.push();
         // Relaxed: ordered by the sending lock, as the store in `lifecycle::is_shut_when_paid`. The shutdown is owed
         // until it is done, so if this process is killed here the next one does it.
         if self.shared.shuts.load(Ordering::Relaxed) != 0 {

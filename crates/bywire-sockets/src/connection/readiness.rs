@@ -75,7 +75,7 @@ impl Connection {
         }
         match STREAM.route(&self.own) {
             Ok(Route::Ring | Route::Ending) => {
-                if wanted & OUT != 0 && (self.peer_is_gone() || self.is_writable()) {
+                if wanted & OUT != 0 && (self.peer_is_gone() || self.is_refused() || self.is_writable()) {
                     ready.bits |= OUT;
                 }
             }

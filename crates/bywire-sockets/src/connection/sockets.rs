@@ -10,7 +10,7 @@ use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
 use crate::connection::policy;
-use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, passed, stage};
+use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, linger, passed, stage};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::free_list::FreeList;
 use crate::memory::holders;
@@ -28,7 +28,7 @@ static FREED: FreeList = FreeList::new();
 /// This process is exiting and has released everything.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// A TCP socket of the program while a call uses it.
+/// A stream socket of the program while a call uses it.
 pub struct Socket {
     /// The descriptor that the call was made with.
     pub fd: i32,
@@ -49,7 +49,7 @@ pub struct Connection {
     pub remote: Window,
 }
 
-/// The TCP socket behind `fd`.
+/// The stream socket behind `fd`.
 #[inline(always)]
 pub fn socket(fd: i32) -> Option<Socket> {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return None };
@@ -174,8 +174,8 @@ impl Connection {
     }
 }
 
-/// Tracks `fd`, a new TCP socket.
-pub fn track(fd: i32) {
+/// Tracks `fd`, a new stream socket.
+pub fn track(fd: i32, is_unix: bool) {
     let (Some(family), Some(own)) = (arena::shared(), arena::private()) else { return };
     let _held = descriptors::change();
     // SeqCst: pairs with the addition and the look of `pass`. The descriptors of a free record have lost their meaning
@@ -204,6 +204,10 @@ pub fn track(fd: i32) {
                 continue;
             }
             shared.reset();
+            if is_unix {
+                shared.is_unix.store(1, Ordering::Relaxed);
+                shared.lingers.store(linger::IDLE, Ordering::Relaxed);
+            }
             holders::note(&shared.holders);
             if step > 0 {
                 family.next_socket.store(index + 1, Ordering::Relaxed);

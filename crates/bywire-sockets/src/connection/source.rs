@@ -54,6 +54,9 @@ impl Connection {
             if self.kernel_readers() != 0 {
                 return Ok(Source::Moment);
             }
+            if self.is_unix() {
+                return self.unix_source();
+            }
             let cut = STREAM.cut_offset(&self.remote);
             // SeqCst: pairs with the addition in `receive::count`, of calls that have left. Nobody is in the kernel.
             let received = self.shared.received.load(Ordering::SeqCst);
@@ -63,12 +66,38 @@ impl Connection {
                 None => return Err(Corrupt),
             }
         }
+        self.behind_the_cut(route)
+    }
+
+    fn behind_the_cut(&self, route: Route) -> Result<Source, Corrupt> {
         match route {
             // Bytes behind the end of the ring come through the kernel.
             Route::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
             Route::Ring if self.has_asked_back() => Ok(Source::Held),
             _ => self.in_ring().map(Source::Ring),
         }
+    }
+
+    /// The same for a Unix connection, as long as bytes from before the cut-over may be in the kernel. It tells only how
+    /// many bytes wait there. Nobody is inside it.
+    fn unix_source(&self) -> Result<Source, Corrupt> {
+        let left = kernel::queued(self.fd).unwrap_or(0).max(0) as u64;
+        // A writer ends its ring before it gives the kernel more. If it has not ended it by now, all that was there a
+        // moment ago comes before the ring.
+        let route = STREAM.route(&self.remote)?;
+        let before = match route {
+            Route::Back(_) => {
+                // SeqCst: as in `source`.
+                let received = self.shared.received.load(Ordering::SeqCst);
+                STREAM.cut_offset(&self.remote).checked_sub(received).ok_or(Corrupt)?
+            }
+            _ => left,
+        };
+        if before > 0 {
+            return Ok(Source::KernelUntil(before));
+        }
+        self.shared.drained.store(1, Ordering::Relaxed);
+        self.behind_the_cut(route)
     }
 
     /// Like [`Self::source`]. It also checks, at intervals, whether the undecided moment lasts because somebody was
@@ -128,7 +157,7 @@ impl Connection {
     /// not counted them. Then they are counted now, and the result is `false`. The caller holds the receiving lock, and
     /// nobody is in the kernel.
     pub fn is_counted(&self) -> bool {
-        let Some(account) = kernel::byte_counts(self.fd) else { return true };
+        let Some(account) = self.byte_counts() else { return true };
         let received = &self.shared.received;
         // A program that has had the socket may have taken bytes that came behind the ring as well.
         let taken = account.taken.min(STREAM.cut_offset(&self.remote));
@@ -220,6 +249,9 @@ impl Connection {
                 && !self.is_dissolved()
             {
                 self.shared.ended.fetch_or(kept, Ordering::Relaxed);
+                if kept == HUNG_UP {
+                    self.keep_loss();
+                }
             }
         }
     }

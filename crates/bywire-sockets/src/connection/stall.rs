@@ -94,7 +94,7 @@ impl Connection {
         self.with_sending(|| {
             if STREAM.route(&self.own) == Ok(Route::Ring) && !self.has_progress() {
                 // No more than the kernel takes at once: this process may end at any moment.
-                self.take_back(kernel::room(self.fd));
+                self.take_back(self.kernels_room());
             }
         });
         self.shared.stalled_ns.store(0, Ordering::Relaxed);

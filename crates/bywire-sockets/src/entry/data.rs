@@ -2,6 +2,8 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use bywire_pairing::reason::Reason;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timespec};
@@ -134,8 +136,8 @@ take_over! {
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::sendto(fd, buffer, length, flags, address, size) };
-        // The kernel reads the address first.
-        if address.is_null() || is_address(address, size) {
+        // The kernel reads the address first. A Unix stream takes none.
+        if address.is_null() || is_address(address, size) && !(size > 0 && is_unix(fd)) {
             send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, real)
         } else {
             real()
@@ -253,8 +255,17 @@ fn receive_from(
     if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
         return paying(fd, flags, real);
     }
-    let received = receive(fd, || Buffers::one(buffer.cast(), length), flags, real);
-    if received < 0 || address.is_null() {
+    let asked = Cell::new(false);
+    let received = receive(
+        fd,
+        || Buffers::one(buffer.cast(), length),
+        flags,
+        || {
+            asked.set(true);
+            real()
+        },
+    );
+    if received < 0 || address.is_null() || asked.get() {
         return received;
     }
     // As in the kernel, the bytes are gone if the length of the address is invalid.
@@ -266,9 +277,43 @@ fn receive_from(
         if (size.read() as c_int) < 0 {
             return errno::fail(libc::EINVAL);
         }
-        size.write(0);
+        size.write(if received > 0 { write_sender(fd, address, size.read()) } else { 0 });
     }
     received
+}
+
+/// Writes the address of the other end, which comes with what a Unix stream receives, into room for `size` bytes.
+/// Returns its length, as the kernel does: the whole length of a longer address, 0 if there is none.
+///
+/// # Safety
+/// `address` must be valid for writes of `size` bytes.
+unsafe fn write_sender(fd: c_int, address: *mut sockaddr, size: socklen_t) -> socklen_t {
+    if !is_unix(fd) {
+        return 0;
+    }
+    // SAFETY: zeros are a valid address.
+    let mut found: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut length = size_of_val(&found) as socklen_t;
+    // SAFETY: valid for writes of the length given.
+    let status = errno::keep(|| unsafe { libc::getpeername(fd, (&raw mut found).cast(), &raw mut length) });
+    // An end without a name has a family alone, which does not come with its bytes.
+    if status != 0 || length as usize <= size_of::<libc::sa_family_t>() {
+        return 0;
+    }
+    let written = length.min(size) as usize;
+    // SAFETY: the program's own room for `size` bytes, as the program has passed it.
+    unsafe {
+        ptr::copy_nonoverlapping(
+            (&raw const found).cast::<u8>(),
+            address.cast(),
+            written.min(size_of_val(&found)),
+        )
+    };
+    length
+}
+
+fn is_unix(fd: c_int) -> bool {
+    sockets::socket(fd).is_some_and(|socket| socket.is_unix())
 }
 
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -300,7 +345,9 @@ fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: the program's own, which can be read.
         unsafe {
             if !given.msg_name.is_null() {
-                (*message).msg_namelen = 0;
+                let name = given.msg_name.cast();
+                (*message).msg_namelen =
+                    if received > 0 { write_sender(fd, name, given.msg_namelen) } else { 0 };
             }
             (*message).msg_controllen = control_bytes;
             (*message).msg_flags = found_flags | flags & libc::MSG_CMSG_CLOEXEC;
@@ -365,6 +412,10 @@ fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     before_control(message);
     // SAFETY: the program's own, which can be read.
     let given = unsafe { &*message };
+    // A Unix stream takes no address.
+    if !given.msg_name.is_null() && given.msg_namelen > 0 && is_unix(fd) {
+        return real();
+    }
     let is_special = !given.msg_control.is_null() && given.msg_controllen > 0;
     send_parts(fd, || Buffers::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
 }

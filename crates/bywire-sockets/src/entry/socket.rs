@@ -111,17 +111,16 @@ take_over! {
             }
             to_kernel(fd, reason);
         }
-        if level == libc::SOL_SOCKET && name == libc::SO_LINGER
-            && let Some(socket) = sockets::socket(fd)
-        {
+        let lingering = if level == libc::SOL_SOCKET && name == libc::SO_LINGER { sockets::socket(fd) } else { None };
+        let lingering = lingering.filter(|socket| !socket.is_unix());
+        if let Some(socket) = &lingering {
             socket.shared.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::setsockopt(fd, level, name, value, length) };
         let is_pushed = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
         let status = if is_pushed { not_in_a_push(fd, real) } else { real() };
-        if level == libc::SOL_SOCKET && name == libc::SO_LINGER
-            && let Some(socket) = sockets::socket(fd)
+        if let Some(socket) = &lingering
             && errno::keep(|| !kernel::lingers(fd))
         {
             socket.shared.lingers.store(linger::UNSET, Ordering::Relaxed);

@@ -81,6 +81,8 @@ pub mod linger {
     pub const OURS: u8 = 1;
     /// The program has set it.
     pub const PROGRAMS: u8 = 2;
+    /// It has no effect on sockets of this domain.
+    pub const IDLE: u8 = 3;
 }
 
 /// Values of `SharedSocket::passed`.
@@ -103,7 +105,7 @@ pub mod broken {
     pub const DISSOLVED: u8 = 2;
 }
 
-/// One TCP socket of the kernel.
+/// One stream socket of the kernel.
 #[repr(C, align(64))]
 pub struct SharedSocket {
     /// 0: free.
@@ -133,6 +135,8 @@ pub struct SharedSocket {
     pub sent: AtomicU64,
     /// Bytes that hooked calls took from the kernel.
     pub received: AtomicU64,
+    /// It is a Unix socket; see [`crate::connection::domain`].
+    pub is_unix: AtomicU8,
     /// Whether a call on it blocks; see [`crate::connection::sleep`].
     pub waits: AtomicU8,
     /// Whether it has a timeout for receiving, and for sending; see [`crate::connection::sleep`].
@@ -238,6 +242,7 @@ impl SharedSocket {
             &self.paying,
             &self.keeps_memory,
             &self.is_other_users,
+            &self.is_unix,
         ]
         .into_iter()
         .chain(&self.has_timeout)

@@ -31,7 +31,7 @@ static ACROSS: Across = Across(UnsafeCell::new(None));
 pub enum DescriptorKind {
     /// Nothing: it is left to the kernel.
     Untracked,
-    /// A TCP socket.
+    /// A stream socket.
     Socket(u32),
     /// An epoll set, by its name.
     EpollSet(u32),

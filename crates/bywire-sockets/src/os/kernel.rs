@@ -254,27 +254,40 @@ pub fn buffer_bounds(fd: i32) -> BufferBounds {
     }
 }
 
-/// `SO_MEMINFO` of asm-generic/socket.h, and the places of `SK_MEMINFO_SNDBUF` and `SK_MEMINFO_WMEM_QUEUED` in it.
+/// The settings for the buffers of a Unix socket. What its peer has not read counts against its own send buffer alone,
+/// whoever has set that.
+pub fn unix_buffer_bounds(fd: i32) -> BufferBounds {
+    let sends = number(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) as u32;
+    BufferBounds { sends, receives: 0, unsent: 0 }
+}
+
+/// `SO_MEMINFO` of asm-generic/socket.h, and the place of `SK_MEMINFO_SNDBUF` in it.
 const MEMORY: i32 = 55;
 const MAY_SEND: usize = 12;
-const QUEUED: usize = 20;
 
-/// Whether the kernel takes this many bytes at once, in addition to what it holds.
-pub fn has_room(fd: i32, bytes: usize) -> bool {
-    room(fd) >= bytes
+/// What a domain counts against the send buffer: the place of `SK_MEMINFO_WMEM_ALLOC` or `SK_MEMINFO_WMEM_QUEUED`.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+pub enum Room {
+    /// Memory that was allocated for what is sent.
+    Allocated = 8,
+    /// What is queued.
+    Queued = 20,
 }
 
 /// The number of bytes that the kernel takes at once, in addition to what it holds.
-pub fn room(fd: i32) -> usize {
+pub fn room(fd: i32, counted: Room) -> usize {
     let mut value = [0; 36];
-    if option(fd, libc::SOL_SOCKET, MEMORY, &mut value).is_none_or(|length| length < QUEUED + 4) {
+    if option(fd, libc::SOL_SOCKET, MEMORY, &mut value)
+        .is_none_or(|length| length < Room::Queued as usize + 4)
+    {
         return 0;
     }
     let word = |at: usize| {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
-    let room = without_overhead(word(MAY_SEND).saturating_sub(word(QUEUED)));
+    let room = without_overhead(word(MAY_SEND).saturating_sub(word(counted as usize)));
     // A limit on unsent bytes applies whatever room there is.
     match number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize {
         0 => room,

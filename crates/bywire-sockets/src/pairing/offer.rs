@@ -122,7 +122,7 @@ fn offer(socket: &Socket) {
     }
     // A failed attempt is not repeated at once.
     shared.calls.store(0, Ordering::Relaxed);
-    let Some(account) = kernel::byte_counts(socket.fd) else {
+    let Some(account) = socket.byte_counts() else {
         return socket.stay(Reason::Refused);
     };
     if !account.is_established {
@@ -559,7 +559,7 @@ fn prepare(socket: &Socket) {
     // SeqCst: pairs with the fence in `control`'s `catch_up`. Either a new registration sees the stage there, or
     // `control::convert` finds it in the socket's list.
     fence(Ordering::SeqCst);
-    let account = kernel::byte_counts(socket.fd);
+    let account = socket.byte_counts();
     let agrees = !sleepers
         && account.as_ref().is_some_and(|account| {
             account.is_established && account.is_steady && accounts_agree(socket, account)

@@ -3,9 +3,10 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
-use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, News};
+use bywire_ring::stream::{ASKS_BACK, DEAF, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
+use crate::connection::domain::Domain;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::connection::{log, options, outcome};
@@ -18,13 +19,13 @@ use crate::pairing::offer;
 use crate::process::{closing, exec, fork};
 use crate::wakeup::doorbell;
 
-/// A new socket. TCP sockets are tracked from here on.
+/// A new socket. Stream sockets are tracked from here on.
 pub fn after_socket(fd: i32, domain: i32, kind: i32, protocol: i32) {
-    let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && kind & 0xF == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && is_tcp && offer::is_possible() {
-        errno::keep(|| track(fd));
+    if fd >= 0
+        && let Some(domain) = Domain::of_arguments(domain, kind, protocol)
+        && offer::is_possible()
+    {
+        errno::keep(|| track(fd, domain));
     }
 }
 
@@ -34,10 +35,9 @@ pub fn after_accept(listener: i32, fd: i32) {
         return;
     }
     errno::keep(|| {
-        let is_tcp = matches!(descriptors::kind(listener), DescriptorKind::Socket(_))
-            || kernel::number(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
-        if is_tcp {
-            track(fd);
+        let domain = sockets::socket(listener).map(|socket| socket.domain()).or_else(|| Domain::of(fd));
+        if let Some(domain) = domain {
+            track(fd, domain);
             options::inherit(listener, fd);
         }
     });
@@ -250,7 +250,9 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
         let before = connection.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
         // An end that still receives has half a connection. Its death must be a reset, because nothing else would tell
         // its peer, which goes on sending.
-        if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
+        if connection.is_unix() {
+            connection.raise_end(HALF);
+        } else if before & (SHUT | SHUT_SENDING) == 0 && how == libc::SHUT_WR && !is_over {
             connection.raise_end(HALF);
             // What the peer asked to have back comes through the kernel, which then answers for it.
             if STREAM.flags(&connection.own) & ASKS_BACK == 0 {
@@ -260,7 +262,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     }
     // Bytes that arrive from now on are answered by a reset, as a closed end answers them.
     let ended = connection.shared.ended.load(Ordering::Relaxed);
-    if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over {
+    if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over && !connection.is_unix() {
         connection.raise_end(LEAVING);
     }
     let status = match ends_sending && is_shut_when_paid(&connection) {
@@ -271,6 +273,10 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     };
     errno::keep(|| {
         connection.ask_kernel();
+        if connection.is_unix() && ends_receiving {
+            // The kernel refuses by now what the peer sends through it.
+            connection.raise_end(DEAF);
+        }
         connection.tell(News::Route);
         connection.wake_own();
     });
@@ -289,13 +295,13 @@ fn is_shut_when_paid(connection: &Connection) -> bool {
     is_owing
 }
 
-/// Tracks `fd`, a new TCP socket.
-fn track(fd: i32) {
+/// Tracks `fd`, a new stream socket.
+fn track(fd: i32, domain: Domain) {
     if vforked::is_child() {
         return vforked::note_changed(fd);
     }
     forget_stale(fd);
-    sockets::track(fd);
+    sockets::track(fd, domain == Domain::Unix);
     leave_to_streams(fd);
 }
 

@@ -22,6 +22,8 @@ use crate::transfer::waiting::Waiting;
 
 /// Flags of a receive that does not concern the stream. The kernel answers it.
 const ASIDE: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// Flags that Unix streams do not know.
+const NOT_OF_UNIX: i32 = libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
 
 /// A receive by any call. `real` is that call as the program has made it.
 #[inline(always)]
@@ -46,6 +48,7 @@ pub fn receive<'a>(
 }
 
 fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let flags = if socket.is_unix() { flags & !NOT_OF_UNIX } else { flags };
     if flags & ASIDE != 0 {
         return real();
     }

@@ -183,7 +183,9 @@ fn send_within(
                 through_kernel(connection, parts, done, flags)
             }
             Ok(Route::Back(_) | Route::Ring) => {
-                if let Some(number) = connection.take_error() {
+                if !connection.is_unix()
+                    && let Some(number) = connection.take_error()
+                {
                     return errno::fail(number);
                 }
                 let sent = connection.away(|| real(connection));
@@ -211,6 +213,8 @@ fn send_within(
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,
+            // A Unix socket keeps its error for a receive.
+            Step::Refused if connection.is_unix() => return real(connection),
             Step::Refused => return connection.take_error().map_or_else(|| real(connection), errno::fail),
             Step::Full => {
                 connection.note_full();
@@ -330,10 +334,8 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     // SeqCst: pairs with the additions of calls that have left. The next steps check that all have left, and that the
     // kernel's count agrees.
     let sent = shared.sent.load(Ordering::SeqCst);
-    let agrees = || {
-        kernel::byte_counts(connection.fd)
-            .is_some_and(|account| account.is_established && account.given == sent)
-    };
+    let agrees =
+        || connection.byte_counts().is_some_and(|account| account.is_established && account.given == sent);
     if shared.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
         STREAM.abandon(&connection.own);
         return Step::Kernel;
@@ -346,9 +348,7 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
         STREAM.cut(&connection.own, sent + given as u64);
         // Nagle's algorithm would hold it back until the bytes before it are acknowledged, which takes up to 40 ms, and
         // with it everything that follows in memory. A program that has corked its socket wants it held back.
-        if !kernel::is_corked(connection.fd) {
-            kernel::push(connection.fd);
-        }
+        connection.push_unless_corked();
         Step::Sent(given as usize)
     } else {
         STREAM.abandon(&connection.own);
@@ -432,7 +432,7 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     }
     // The kernel has the right error, and the signal, for bytes that can no longer be sent.
     let is_shut = connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
-    if is_shut || connection.peer_is_gone() {
+    if is_shut || connection.peer_is_gone() || connection.is_refused() {
         return Step::Refused;
     }
     let left = parts.total().saturating_sub(done);
