@@ -48,7 +48,8 @@ fn send_tracked(
     real: &dyn Fn() -> isize,
 ) -> isize {
     if let Some(reason) = never_by(flags, is_special) {
-        return send_specially(socket, reason, real);
+        let is_with = is_special && socket.is_unix();
+        return send_specially(socket, if is_with { Reason::Ancillary } else { reason }, real);
     }
     let mut socket = socket;
     if !socket.is_carried() {

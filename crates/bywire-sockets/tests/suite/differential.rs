@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bywire_testing::{number, repetitions};
 
 use crate::situations::{self, PIECE_BYTES, Program, Reached, Start, pattern};
-use crate::test_service::{self, TestService, errno};
+use crate::test_service::{self, Domain, TestService, errno, is_unix};
 
 /// Seeds that one process runs, one connection after the other.
 const BATCH: u64 = 10;
@@ -27,6 +27,15 @@ const REACHED_MIN: (u64, Reached) = (1500, Reached { full: 40, owed: 15, edge: 6
 
 #[test]
 fn carried_sockets_behave_like_kernel_sockets() {
+    compare_seeds("carried_sockets_behave_like_kernel_sockets", Domain::Tcp);
+}
+
+#[test]
+fn carried_unix_sockets_behave_like_kernel_sockets() {
+    compare_seeds("carried_unix_sockets_behave_like_kernel_sockets", Domain::Unix);
+}
+
+fn compare_seeds(test: &str, domain: Domain) {
     if let Ok(seeds) = std::env::var("BYWIRE_TEST_SEED") {
         let (first, end) = seeds.split_once(':').expect("a range");
         let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -38,7 +47,7 @@ fn carried_sockets_behave_like_kernel_sockets() {
         }
         return;
     }
-    let pairing = TestService::new();
+    let pairing = TestService::with_domain(domain);
     let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [150, 500, 20_000]));
     let has_enough = |reached: &Reached| {
         let is_rare = |(found, due): (u64, u64)| found * REACHED_MIN.0 < due * count;
@@ -55,7 +64,6 @@ fn carried_sockets_behave_like_kernel_sockets() {
         }
         let end = if batch < first + count { first + count } else { first + 4 * count };
         let seeds = batch..(batch + BATCH).min(end);
-        let test = "carried_sockets_behave_like_kernel_sockets";
         let mut run = || {
             let plain = over_tcp.take_out_of(&pairing.transcript(test, seeds.clone(), None));
             let carried = pairing.transcript(test, seeds.clone(), Some(batch / BATCH % 7));
@@ -143,10 +151,12 @@ struct Driver {
     text: String,
 }
 
-/// Both kinds of socket buffer this much.
-const UNDER_WAY_MAX: u64 = 60_000;
+/// What the kernel and a ring buffer, and leave the sender writable.
+fn under_way_max() -> u64 {
+    if is_unix() { 12_000 } else { 60_000 }
+}
 
-/// A quarter of the seeds set `SO_SNDBUF`, `SO_RCVBUF`, or both, to values that leave room for [`UNDER_WAY_MAX`].
+/// A quarter of the seeds set `SO_SNDBUF`, `SO_RCVBUF`, or both, to values that leave room for [`under_way_max`].
 fn bound_buffers(seed: u64, fd: RawFd) {
     let chosen =
         [[0, 1 << 16], [1 << 16, 0], [1 << 16, 1 << 16], [1 << 18, 1 << 16]][(seed / 4 % 4) as usize];
@@ -261,7 +271,7 @@ impl Driver {
     fn send(&mut self, end: usize) {
         let limit = [10, 100, 3000, 20_000][self.draw.below(4) as usize];
         let length = self.draw.below(limit) + 1;
-        if self.under_way[end] + length > UNDER_WAY_MAX {
+        if self.under_way[end] + length > under_way_max() {
             return;
         }
         let kind = self.draw.below(4);
@@ -376,7 +386,7 @@ impl Driver {
 
     /// A child sends for this end, and exits.
     fn fork(&mut self, end: usize) {
-        if self.under_way[end] + 100 > UNDER_WAY_MAX {
+        if self.under_way[end] + 100 > under_way_max() {
             return;
         }
         let bytes = pattern(self.next[end], 100);
@@ -394,7 +404,7 @@ impl Driver {
         let due = self.under_way[1 - end];
         let is_possible = match is_reader {
             true => due > 0,
-            false => !self.is_closed[1 - end] && self.under_way[end] + 100 <= UNDER_WAY_MAX,
+            false => !self.is_closed[1 - end] && self.under_way[end] + 100 <= under_way_max(),
         };
         if !is_possible {
             return false;
@@ -540,8 +550,11 @@ impl Driver {
         self.say(&format!("pass {end}"), status);
     }
 
-    /// From here on messages of this end say how many bytes are left behind them.
+    /// From here on messages of this end say how many bytes are left behind them. Unix sockets have no such option.
     fn report_left(&mut self, end: usize) {
+        if is_unix() {
+            return;
+        }
         test_service::report_left(self.ends[end]);
         self.reports_left[end] = true;
         let length = self.draw.below(3000) + 1;
@@ -560,6 +573,9 @@ impl Driver {
         if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[end] {
             return;
         }
+        if is_unix() && self.draw.below(3) == 0 {
+            return self.be_deaf(end);
+        }
         // SAFETY: a descriptor of this driver.
         let status = unsafe { libc::shutdown(self.ends[end], libc::SHUT_WR) };
         if status == 0 && !self.is_closed[1 - end] {
@@ -567,6 +583,14 @@ impl Driver {
         }
         self.is_shut[end] = true;
         self.say(&format!("shut {end}"), status.into());
+    }
+
+    /// Shuts down receiving, of which the other end of a Unix connection is told.
+    fn be_deaf(&mut self, end: usize) {
+        // SAFETY: a descriptor of this driver.
+        let status = unsafe { libc::shutdown(self.ends[end], libc::SHUT_RD) };
+        self.is_shut[1 - end] = true;
+        self.say(&format!("deaf {end}"), status.into());
     }
 
     fn close(&mut self, end: usize) {

@@ -27,5 +27,6 @@ mod signals;
 mod situations;
 mod test_service;
 mod threads;
+mod unix;
 mod users;
 mod waking;

@@ -8,7 +8,7 @@ use super::{Fabric, ended, said};
 use crate::packages::have;
 
 const BECAUSE: &str =
-    "a program or library in Go calls the kernel by itself, and all of its connections are TCP";
+    "a program or library in Go calls the kernel by itself, and all of its connections are the kernel's";
 
 /// Builds from a source in the directory of Go's.
 fn build(fabric: &Fabric, words: &[&str], made: &str, from: &str) -> String {

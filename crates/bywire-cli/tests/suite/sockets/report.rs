@@ -202,7 +202,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
         let output = ended(&mut fabric.explained(words));
         let said = String::from_utf8_lossy(&output.stderr);
         let wanted =
-            ": a program or library in Go calls the kernel by itself, and all of its connections are TCP";
+            ": a program or library in Go calls the kernel by itself, and all of its connections are the kernel's";
         assert!(output.status.success() && said.contains(wanted), "{words:?}: {said}");
         assert!(said.starts_with("bywire: 0 of this program's connections were carried, 0 were not\n"));
         assert_eq!(said.lines().count(), 2, "{said}");

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,6 +34,15 @@ pub struct TestService {
     directory: tempfile::TempDir,
     /// Where it listens.
     pub service: PathBuf,
+    /// What its programs connect by.
+    domain: Domain,
+}
+
+/// A domain of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    Tcp,
+    Unix,
 }
 
 impl TestService {
@@ -41,6 +51,11 @@ impl TestService {
         let mut running = Service::start(&pairing.service, Scope::User).expect("a service");
         std::thread::spawn(move || running.serve(Duration::from_secs(600)));
         pairing
+    }
+
+    /// The same for programs that connect by this domain.
+    pub fn with_domain(domain: Domain) -> Self {
+        Self { domain, ..Self::new() }
     }
 
     /// A service, and a program of a C file beside these tests.
@@ -113,7 +128,7 @@ impl TestService {
     pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
-        Self { directory, service }
+        Self { directory, service, domain: Domain::Tcp }
     }
 
     /// The library that was built with this test.
@@ -128,6 +143,9 @@ impl TestService {
     /// A program to be run with the library or without.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>, calls: Option<u64>) -> Command {
         let mut command = Command::new(program);
+        if self.domain == Domain::Unix {
+            command.env(DOMAIN_VARIABLE, "unix");
+        }
         if let Some(calls) = calls {
             command
                 .env("LD_PRELOAD", Self::library())
@@ -285,8 +303,21 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// Names the domain of the connections that [`pair`] makes: `unix`, or TCP without it.
+pub const DOMAIN_VARIABLE: &str = "BYWIRE_TEST_DOMAIN";
+
+/// Returns whether the connections of this program are Unix streams.
+pub fn is_unix() -> bool {
+    std::env::var(DOMAIN_VARIABLE).is_ok_and(|domain| domain == "unix")
+}
+
 /// Two connected non-blocking descriptors.
 pub fn pair() -> (RawFd, RawFd) {
+    if is_unix() {
+        let (client, server) = unix_streams();
+        [&client, &server].into_iter().for_each(|end| end.set_nonblocking(true).expect("non-blocking"));
+        return (client.into_raw_fd(), server.into_raw_fd());
+    }
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connect");
     let (server, _) = listener.accept().expect("accept");
@@ -296,6 +327,15 @@ pub fn pair() -> (RawFd, RawFd) {
         end.set_nodelay(true).expect("at once");
     }
     (client.into_raw_fd(), server.into_raw_fd())
+}
+
+/// The two ends of a Unix connection, which wait.
+pub fn unix_streams() -> (UnixStream, UnixStream) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("socket");
+    let listener = UnixListener::bind(&path).expect("listen");
+    let client = UnixStream::connect(&path).expect("connect");
+    (client, listener.accept().expect("accept").0)
 }
 
 /// Echoes what comes until the end. `wait` waits for each piece, and returns `false` if none came.
@@ -333,22 +373,22 @@ pub fn carry(ends: (RawFd, RawFd)) {
 
 /// The same for a forked child, which must not panic.
 pub fn is_carried_at_last((client, server): (RawFd, RawFd)) -> bool {
-    let given = || [client, server].map(kernel_sent);
     let end = std::time::Instant::now() + TIMEOUT;
     loop {
-        let mut before = given();
+        let mut by_kernel = 0;
         for _ in 0..16 {
-            before = given();
+            by_kernel = 0;
             for (from, to) in [(client, server), (server, client)] {
-                let is_heard = send(from, b"!", 0) == 1
-                    && poll_for(to, 20_000)
-                    && receive(to, 1, 0) == (1, b"!".to_vec());
+                let before = kernel_given(from);
+                let is_sent = send(from, b"!", 0) == 1;
+                by_kernel += u32::from(kernel_given(from) != before);
+                let is_heard = is_sent && poll_for(to, 20_000) && receive(to, 1, 0) == (1, b"!".to_vec());
                 if !is_heard {
                     return false;
                 }
             }
         }
-        if given() == before {
+        if by_kernel == 0 {
             return true;
         }
         if std::time::Instant::now() > end {
@@ -378,8 +418,12 @@ pub fn kernel_sent(fd: RawFd) -> u64 {
     kernel_moved(fd)[0]
 }
 
-/// Bytes that the kernel was given to send, whether it has sent them or not.
+/// Bytes that the kernel was given to send, whether it has sent them or not. For a Unix socket, which counts none, the
+/// memory of those that nobody has read yet.
 pub fn kernel_given(fd: RawFd) -> u64 {
+    if is_unix_socket(fd) {
+        return unread_memory(fd);
+    }
     // The offsets of `tcpi_notsent_bytes`, of four bytes, and of `tcpi_bytes_retrans` in `struct tcp_info` of
     // linux/tcp.h.
     const NOT_SENT: usize = 144;
@@ -387,6 +431,34 @@ pub fn kernel_given(fd: RawFd) -> u64 {
     let found = kernel_information(fd);
     let not_sent = u32::from_ne_bytes(found[NOT_SENT..NOT_SENT + 4].try_into().expect("four bytes"));
     word(&found, SENT) - word(&found, SENT_AGAIN) + u64::from(not_sent)
+}
+
+fn is_unix_socket(fd: RawFd) -> bool {
+    number_option(fd, libc::SO_DOMAIN) == libc::AF_UNIX
+}
+
+/// An option of the socket level that is a number.
+pub fn number_option(fd: RawFd, name: i32) -> i32 {
+    let (mut value, mut length) = (0i32, size_of::<i32>() as u32);
+    // SAFETY: a live int.
+    let status =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length) };
+    assert_eq!(status, 0, "{}", errno());
+    value
+}
+
+/// The memory of what was sent through the kernel and nobody has read yet, by `SO_MEMINFO`.
+fn unread_memory(fd: RawFd) -> u64 {
+    /// The option, and the place of `SK_MEMINFO_WMEM_ALLOC` in what it writes.
+    const MEMORY: i32 = 55;
+    const ALLOCATED: usize = 2;
+    let (mut found, mut length) = ([0u32; 9], 36);
+    // SAFETY: a live array of that length.
+    let status = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, MEMORY, found.as_mut_ptr().cast(), &raw mut length)
+    };
+    assert_eq!(status, 0, "{}", errno());
+    found[ALLOCATED].into()
 }
 
 /// Bytes that the kernel has received, by its own count.

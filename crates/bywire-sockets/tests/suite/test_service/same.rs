@@ -3,12 +3,23 @@
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use super::TestService;
+use super::{Domain, TestService};
 use super::calls::let_wait;
 use super::roles::this_test;
 
 /// Runs `thing` in a separate program, without the library and with it, both at once, and compares the output.
 pub fn same(thing: fn(&mut String)) {
+    same_by(Domain::Tcp, thing);
+}
+
+/// The same for both domains, one after the other.
+pub fn same_in_both_domains(thing: fn(&mut String)) {
+    same_by(Domain::Tcp, thing);
+    same_by(Domain::Unix, thing);
+}
+
+/// The same for connections of one domain.
+pub fn same_by(domain: Domain, thing: fn(&mut String)) {
     if super::role().is_some() {
         let mut text = String::new();
         thing(&mut text);
@@ -16,7 +27,7 @@ pub fn same(thing: fn(&mut String)) {
         print!("\n{text}");
         return;
     }
-    let (pairing, test) = (TestService::new(), this_test());
+    let (pairing, test) = (TestService::with_domain(domain), this_test());
     let [plain, carried] = std::thread::scope(|scope| {
         let driven = [None, Some(1)].map(|calls| {
             let (pairing, test) = (&pairing, &test);
