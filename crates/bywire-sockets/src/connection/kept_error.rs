@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use crate::connection::sockets::Connection;
 use crate::memory::arena::{FAILED, HUNG_UP};
+use crate::os::kernel;
 
 /// Errors with which the kernel ends a connection.
 const ENDS: [i32; 5] =
@@ -28,6 +29,12 @@ impl Connection {
             0 => None,
             _ => Some(self.shared.kept_error.swap(0, Ordering::Relaxed) as i32).filter(|number| *number != 0),
         }
+    }
+
+    /// Discards the error, wherever it is kept.
+    pub fn discard_error(&self) {
+        self.ask_kernel();
+        let _taken = (self.take_error(), kernel::number(self.fd, libc::SOL_SOCKET, libc::SO_ERROR));
     }
 
     /// Returns whether the program has not seen the error yet.

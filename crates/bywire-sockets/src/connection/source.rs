@@ -249,7 +249,8 @@ impl Connection {
                 && !self.is_dissolved()
             {
                 self.shared.ended.fetch_or(kept, Ordering::Relaxed);
-                if kept == HUNG_UP {
+                // The kernel has an error of its own if it held unread bytes as well.
+                if kept == HUNG_UP && found & libc::POLLERR == 0 {
                     self.keep_loss();
                 }
             }

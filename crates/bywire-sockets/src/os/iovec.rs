@@ -46,6 +46,11 @@ impl<'a> Buffers<'a> {
         Self { control: Some(control), ..self }
     }
 
+    /// Returns whether the kernel has put control data into that room.
+    pub fn has_control_data(&self) -> bool {
+        self.control.is_some_and(|control| control.written_bytes.get() > 0)
+    }
+
     /// The first bytes of these buffers, as many as can be read. If not all can, they are whole pieces: the kernel, too,
     /// sends nothing of a piece that it cannot read whole.
     pub fn readable(&self) -> Self {

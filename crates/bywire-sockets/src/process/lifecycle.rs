@@ -243,6 +243,10 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     let is_over = connection.shared.ended.load(Ordering::Relaxed) & arena::HUNG_UP != 0;
     if ends_receiving {
         connection.shared.ended.fetch_or(SHUT, Ordering::Relaxed);
+        if connection.is_unix() {
+            // Before the kernel refuses what the peer would give it of its ring.
+            connection.raise_end(DEAF);
+        }
     }
     if ends_sending {
         connection.end_before_the_kernels(false);
@@ -273,10 +277,6 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     };
     errno::keep(|| {
         connection.ask_kernel();
-        if connection.is_unix() && ends_receiving {
-            // The kernel refuses by now what the peer sends through it.
-            connection.raise_end(DEAF);
-        }
         connection.tell(News::Route);
         connection.wake_own();
     });

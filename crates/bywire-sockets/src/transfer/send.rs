@@ -214,6 +214,7 @@ fn send_within(
                 return sent;
             }
             Step::Refused if done > 0 => return done as isize,
+            Step::Refused if connection.is_refused() => return broken_pipe(0, flags),
             // A Unix socket keeps its error for a receive.
             Step::Refused if connection.is_unix() => return real(connection),
             Step::Refused => return connection.take_error().map_or_else(|| real(connection), errno::fail),
