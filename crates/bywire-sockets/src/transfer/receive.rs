@@ -733,7 +733,7 @@ fn end_or_nothing(connection: &Connection) -> Step {
         return match errno::last() {
             libc::EAGAIN => Step::Empty,
             // An end that had shut down in order and was killed afterwards has sent everything.
-            _ if STREAM.flags(&connection.remote) & HALF != 0 => {
+            _ if !connection.is_unix() && STREAM.flags(&connection.remote) & HALF != 0 => {
                 connection.ask_kernel();
                 Step::End
             }
