@@ -608,7 +608,7 @@ impl Driver {
         // SAFETY: a descriptor of this driver's, which it uses no more.
         let status = unsafe { libc::close(self.ends[end]) };
         if status == 0 && !self.is_closed[1 - end] {
-            test_service::settle_end(self.ends[1 - end]);
+            test_service::settle_close(self.ends[1 - end]);
         }
         (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());

@@ -195,7 +195,7 @@ fn an_end_that_is_closed_with_unread_bytes_fails_behind_the_last_byte() {
                 tell(text, "answer", test_service::send(server, b"answer", 0));
             }
             test_service::close(server);
-            test_service::settle_end(client);
+            test_service::settle_close(client);
             let (status, found) = test_service::poll(client, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP);
             tell(text, &format!("poll {found:x}"), status);
             tell(text, "send", test_service::send(client, b"x", 0));

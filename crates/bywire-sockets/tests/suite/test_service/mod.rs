@@ -506,8 +506,18 @@ pub fn settle(fd: RawFd, bytes: u64) {
 
 /// The same for the end of what `fd` receives.
 pub fn settle_end(fd: RawFd) {
+    settle_event(fd, libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR);
+}
+
+/// The same for the close of the other end. The pairing service may have a copy of that end for a moment.
+pub fn settle_close(fd: RawFd) {
+    let hangs_up = is_unix_socket(fd);
+    settle_event(fd, if hangs_up { libc::POLLHUP } else { libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR });
+}
+
+fn settle_event(fd: RawFd, events: i16) {
     for _ in 0..20_000 {
-        if poll(fd, libc::POLLRDHUP).1 != 0 {
+        if poll(fd, events).1 & events != 0 {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
