@@ -577,8 +577,9 @@ impl Driver {
     }
 
     fn shut(&mut self, end: usize) {
-        // The kernel reports everything again after a shutdown that fails.
-        if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[end] {
+        // The kernel reports everything again after a shutdown that fails, and of a Unix socket to the other end.
+        let hears = if is_unix() { 1 - end } else { end };
+        if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[hears] {
             return;
         }
         if is_unix() && self.draw.below(3) == 0 {
