@@ -2,11 +2,11 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::stream::{HALF, LEAVING, Route};
+use bywire_ring::stream::{DEAF, HALF, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::connection::source::Source;
-use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING};
+use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT, SHUT_SENDING};
 use crate::os::kernel;
 
 /// `EPOLLIN` and its equivalent for ordinary data.
@@ -121,7 +121,9 @@ impl Connection {
         // Bytes sent to a closed end result in an error, later.
         let is_left = flags & LEAVING != 0 && ended & HUNG_UP == 0;
         let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
-        if !is_told && !is_left && !is_both {
+        // Such an end sends no more, and a Unix socket has hung up then if it receives no more either.
+        let is_refused = flags & DEAF != 0 && ended & (FINISHED | SHUT) != 0 && ended & HUNG_UP == 0;
+        if !is_told && !is_left && !is_both && !is_refused {
             return ended;
         }
         self.ask_kernel();
