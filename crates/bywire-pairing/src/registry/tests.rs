@@ -298,3 +298,50 @@ fn the_status_of_a_process_counts_its_own_connections_for_its_user_and_root_alon
     assert_eq!(registry.process_status(0, process), Status::default());
     assert!(registry.by_process.is_empty());
 }
+
+#[test]
+fn unix_ends_of_two_users_are_paired_only_if_the_kernel_names_each_as_the_others_peer() {
+    use bywire_sys::credentials::Credentials;
+    const PARENT: u32 = 4242;
+    let mut registry = Registry::new(Scope::Machine, 1);
+    let programs = [7, 8].map(|user| enter(&mut registry, user));
+    let this = std::process::id();
+    for (tag, _) in &programs {
+        registry.programs.get_mut(tag).expect("it was entered").parent = Some(PARENT);
+    }
+    let mut number = 0;
+    // Offers both ends, and the first one again. Returns whether they were paired.
+    let mut connect = |peers: [(u32, u32); 2]| {
+        number += 2;
+        let before = registry.users.status(0).carried_ever;
+        for at in [0, 1, 0] {
+            let [local, remote] = [at, 1 - at].map(|end| Name::Inode(number + end as u32));
+            let (uid, pid) = peers[at];
+            let peer = Some(Credentials { pid: pid as i32, uid, gid: 0 });
+            let cookie = u64::from(number) + at as u64;
+            let identity = Identity {
+                namespace: 1,
+                cookie,
+                local,
+                remote,
+                is_established: true,
+                is_bound_to_device: false,
+                peer,
+            };
+            let segment = vec![Mapping::create("bywire-test", 4096).expect("memory").1];
+            let packet = CheckedPacket::Offer { token: cookie, segment, identity: Ok(identity) };
+            assert!(registry.answer(programs[at].0, packet, Space::Own(1)));
+            registry.left.clear();
+            for (_, socket) in &programs {
+                while let Ok(Received::Packet(..)) = socket.receive(&mut [0; PACKET_BYTES]) {}
+            }
+        }
+        registry.users.status(0).carried_ever > before
+    };
+    assert!(connect([(8, 1), (7, 1)]), "by their users");
+    assert!(connect([(0, this), (7, 1)]), "a process that has become another user");
+    assert!(connect([(0, PARENT), (7, 1)]), "a worker of what listens");
+    assert!(!connect([(0, 1), (7, 1)]), "another process of root's");
+    assert!(!connect([(9, 1), (7, 1)]), "the end of a third user");
+    assert!(!connect([(8, 1), (9, 0)]), "a process that cannot be seen");
+}

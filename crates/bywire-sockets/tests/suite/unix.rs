@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use bywire_pairing::reason::Reason;
+use bywire_pairing::space::Spaces;
 
 use crate::test_service::calls::{set_option, shut_down};
 use crate::test_service::same::{self, assert_carried, same_by, tell};
@@ -74,7 +75,8 @@ fn receive_with(fd: RawFd, length: usize, flags: i32) -> Arrived {
             let (data, bytes) = (libc::CMSG_DATA(header), (*header).cmsg_len - libc::CMSG_LEN(0) as usize);
             match (*header).cmsg_type {
                 libc::SCM_RIGHTS => arrived.passed.extend(
-                    (0..bytes / 4).map(|at| OwnedFd::from_raw_fd(data.cast::<RawFd>().add(at).read_unaligned())),
+                    (0..bytes / 4)
+                        .map(|at| OwnedFd::from_raw_fd(data.cast::<RawFd>().add(at).read_unaligned())),
                 ),
                 libc::SCM_CREDENTIALS => {
                     arrived.user = Some(data.cast::<libc::ucred>().read_unaligned().uid);
@@ -172,7 +174,8 @@ fn addresses_are_those_of_the_kernel() {
             let mut length = 5;
             let (mut buffer, place) = ([0u8; 2], (&raw mut address).cast());
             // SAFETY: live buffers of the lengths given.
-            let received = unsafe { libc::recvfrom(to, buffer.as_mut_ptr().cast(), 2, 0, place, &raw mut length) };
+            let received =
+                unsafe { libc::recvfrom(to, buffer.as_mut_ptr().cast(), 2, 0, place, &raw mut length) };
             tell(text, "from", received as i64);
             writeln!(text, "family = {} {}", address.sun_family, length > 5).expect("a string");
             // The rest, without room for an address.
@@ -250,9 +253,10 @@ fn two_programs_are_carried_by_path_and_by_abstract_name() {
         return;
     }
     let pairing = TestService::new();
-    for (at, name) in [pairing.path("socket").display().to_string(), format!("@bywire-{}", std::process::id())]
-        .into_iter()
-        .enumerate()
+    for (at, name) in
+        [pairing.path("socket").display().to_string(), format!("@bywire-{}", std::process::id())]
+            .into_iter()
+            .enumerate()
     {
         let mut server = Running::start(pairing.program("serve", Some(2)).env(PATH, &name));
         assert_eq!(server.hear(), "listens");
@@ -277,6 +281,10 @@ fn address(name: &str) -> std::os::unix::net::SocketAddr {
 fn serve() {
     let listener = UnixListener::bind_addr(&address(&told(PATH))).expect("listen");
     say("listens");
+    echo(&listener);
+}
+
+fn echo(listener: &UnixListener) {
     let (mut peer, _) = listener.accept().expect("accept");
     let mut buffer = [0; 512];
     while let Ok(received @ 1..) = peer.read(&mut buffer) {
@@ -382,4 +390,44 @@ fn a_connection_on_which_descriptors_pass_is_left_to_the_kernel() {
     let status = pairing.status();
     assert_eq!(status.carried_ever, 1, "{status:?}");
     assert!(status.not_carried.iter().any(|(reason, _)| *reason == Reason::Ancillary), "{status:?}");
+}
+
+#[test]
+fn a_worker_of_a_listener_of_root_is_carried_to_another_user() {
+    if test_service::plays(&[("serve", serve_as_worker), ("ask", ask)]) || !test_service::is_root() {
+        return;
+    }
+    let pairing = TestService::of_machine(Spaces::default());
+    for (at, role_user) in [0, WORKER].into_iter().enumerate() {
+        let name = format!("@bywire-worker-{}-{at}", std::process::id());
+        let mut server = Running::start(pairing.user(role_user, "serve").env(PATH, &name));
+        assert_eq!(server.hear(), "listens");
+        let mut client = Running::start(pairing.user(CLIENT, "ask").env(PATH, &name));
+        assert_eq!(client.hear(), "right");
+        assert_eq!(pairing.status().carried_ever, at as u64 + 1, "{:?}", pairing.status());
+        drop(client.child.stdin.take());
+        assert!(client.end().success() && server.end().success());
+    }
+}
+
+/// The user of a worker, and that of its client.
+const WORKER: u32 = 4001;
+const CLIENT: u32 = 4002;
+
+/// Listens, and echoes in a child that has become another user.
+fn serve_as_worker() {
+    let listener = UnixListener::bind_addr(&address(&told(PATH))).expect("listen");
+    let worker = test_service::child(|| {
+        // SAFETY: no pointers.
+        let is_worker =
+            unsafe { libc::getuid() == WORKER || libc::setgid(WORKER) == 0 && libc::setuid(WORKER) == 0 };
+        assert!(is_worker, "{}", test_service::errno());
+        say("listens");
+        echo(&listener);
+        0
+    });
+    let mut status = 0;
+    // SAFETY: a child of this process, for which nobody else waits.
+    assert_eq!(unsafe { libc::waitpid(worker, &raw mut status, 0) }, worker);
+    assert_eq!(status, 0);
 }
