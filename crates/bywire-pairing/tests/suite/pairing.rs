@@ -123,11 +123,30 @@ fn only_established_connections_are_accepted() {
     drop(server);
     assert_eq!(std::io::Read::read(&mut client, &mut [0]).expect("the end"), 0);
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let (unix, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    for (token, file) in [(1, client.as_fd()), (2, listener.as_fd()), (3, unix.as_fd())] {
-        program.offer(token, file);
-        assert_eq!(program.verdict(token), Verdict::Refused, "{token}");
+    let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
+    let (mut unix, unix_peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    drop(unix_peer);
+    assert_eq!(std::io::Read::read(&mut unix, &mut [0]).expect("the end"), 0);
+    let files = [client.as_fd(), listener.as_fd(), datagrams.as_fd(), unix.as_fd()];
+    for (token, file) in files.into_iter().enumerate() {
+        program.offer(token as u64, file);
+        assert_eq!(program.verdict(token as u64), Verdict::Refused, "{token}");
     }
+}
+
+#[test]
+fn two_ends_of_a_unix_connection_are_paired() {
+    let (_directory, path) = service();
+    let [one, other] = [(); 2].map(|()| ProtocolClient::new(&path));
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (stranger, _its_end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    one.offer(1, ours.as_fd());
+    assert_eq!(one.verdict(1), Verdict::Waiting);
+    other.offer(1, stranger.as_fd());
+    assert_eq!(other.verdict(1), Verdict::Waiting, "an end of another connection");
+    other.offer(2, theirs.as_fd());
+    assert_eq!(other.verdict(2), Verdict::Paired);
+    assert_eq!(one.verdict(1), Verdict::Paired);
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn receive_carried(
                 done += received;
                 let goes_on = waits_for_all || (flags & libc::MSG_PEEK == 0 && has_more(connection));
                 // The kernel, too, ends a receive behind descriptors, whose room the next ones need.
-                let goes_on = goes_on && !parts.has_control_data();
+                let goes_on = goes_on && !(connection.is_unix() && parts.has_control_data());
                 if done >= total || !goes_on {
                     return done as isize;
                 }
