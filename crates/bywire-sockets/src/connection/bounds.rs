@@ -6,13 +6,14 @@ use bywire_ring::bounds;
 use bywire_ring::stream::News;
 
 use crate::connection::sockets::{Connection, STREAM};
+use crate::os::kernel;
 use crate::wakeup::doorbell;
 
 impl Connection {
     /// Adopts what the kernel knows of the program's bounds, whoever has set them: a listener's are its connections'.
     pub fn adopt_bounds(&self) {
         let _held = self.shared.sending.hold();
-        let found = self.buffer_bounds();
+        let found = kernel::buffer_bounds(self.fd);
         // Relaxed, both: ordered by the lock. A thread that waits for room is woken after this.
         self.shared.sends_max.store(bounds::sends(found.sends, found.unsent), Ordering::Relaxed);
         // The next send reads everything again.

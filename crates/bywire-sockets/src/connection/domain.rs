@@ -15,7 +15,7 @@ use bywire_ring::stream::{BROKEN_OFF, DEAF, HALF, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, SHUT, SHUT_SENDING};
-use crate::os::kernel::{self, BufferBounds, ByteCounts, Room};
+use crate::os::kernel::{self, ByteCounts, Room};
 
 /// The ends that the kernel tells of by `poll`.
 const ENDS: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
@@ -81,14 +81,6 @@ impl Socket {
                     is_steady: true,
                 })
             }
-        }
-    }
-
-    /// The bounds of its buffers. 0: the program has not set one. A Unix socket always has one for sending.
-    pub fn buffer_bounds(&self) -> BufferBounds {
-        match self.domain() {
-            Domain::Tcp => kernel::buffer_bounds(self.fd),
-            Domain::Unix => kernel::unix_buffer_bounds(self.fd),
         }
     }
 }

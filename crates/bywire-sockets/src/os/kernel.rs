@@ -254,13 +254,6 @@ pub fn buffer_bounds(fd: i32) -> BufferBounds {
     }
 }
 
-/// The settings for the buffers of a Unix socket. What its peer has not read counts against its own send buffer alone,
-/// whoever has set that.
-pub fn unix_buffer_bounds(fd: i32) -> BufferBounds {
-    let sends = number(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) as u32;
-    BufferBounds { sends, receives: 0, unsent: 0 }
-}
-
 /// `SO_MEMINFO` of asm-generic/socket.h, and the place of `SK_MEMINFO_SNDBUF` in it.
 const MEMORY: i32 = 55;
 const MAY_SEND: usize = 12;

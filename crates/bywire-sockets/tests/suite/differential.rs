@@ -49,14 +49,12 @@ fn compare_seeds(test: &str, domain: Domain) {
     }
     let pairing = TestService::with_domain(domain);
     let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [150, 500, 20_000]));
-    // What a Unix ring holds, its kernel always takes: it is bounded by the same buffer.
-    let due = Reached { owed: if domain == Domain::Unix { 0 } else { REACHED_MIN.1.owed }, ..REACHED_MIN.1 };
     let has_enough = |reached: &Reached| {
         let is_rare = |(found, due): (u64, u64)| found * REACHED_MIN.0 < due * count;
         // A few selected seeds may have none.
         count < 100
             || pairing.status().carried_ever * 2 >= count
-                && !reached.counts().into_iter().zip(due.counts()).any(is_rare)
+                && !reached.counts().into_iter().zip(REACHED_MIN.1.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
     // More seeds if the service was too slow for too many, as on a busy machine: calls rarely wait for it.
