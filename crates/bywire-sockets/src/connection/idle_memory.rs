@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use bywire_ring::owing;
 use bywire_ring::stream::{Route, first_bytes};
 
+use crate::connection::domain::Domain;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::segment;
 use crate::os::{available_memory, errno, kernel, own_call, signal_deferral};
@@ -37,6 +38,9 @@ const BYTES_MIN: u64 = 16 << 20;
 const BYTES_UNKNOWN: u64 = 64 << 20;
 /// Own rings leave this part of that memory to everything else,
 const LEFT_SHARE: u64 = 16;
+/// those of Unix connections this much of it: where a ring may not grow, the kernel buffers up to 208 KiB, and has no regard
+/// for what a control group has left,
+const LEFT_SHARE_BY_UNIX: u64 = 4;
 /// and rings of other users this much of it.
 const LEFT_SHARE_BY_OTHERS: u64 = 8;
 /// Rings grow by this part of what is left before that is looked at again, and by at most so many bytes. Other processes
@@ -137,9 +141,13 @@ impl Account {
     }
 }
 
-/// Counts memory that a ring of this process is about to get. Returns whether it may.
-pub fn may_grow(bytes: usize) -> bool {
-    OWN.may_grow(bytes, 1, LEFT_SHARE)
+/// Counts memory that a ring of this process is about to get, for a connection of this domain. Returns whether it may.
+pub fn may_grow(bytes: usize, domain: Domain) -> bool {
+    let left_share = match domain {
+        Domain::Tcp => LEFT_SHARE,
+        Domain::Unix => LEFT_SHARE_BY_UNIX,
+    };
+    OWN.may_grow(bytes, 1, left_share)
 }
 
 /// The same for a ring of another user that this process is about to read. `must`: these bytes come in no other way, so

@@ -108,7 +108,7 @@ impl Connection {
             // Stored before the next piece, whose bound may need a count of what there is.
             self.shared.backed.store(at as u32, Ordering::Relaxed);
             let next = until.min(at + GROWTH_BYTES);
-            if at == until || !idle_memory::may_grow(next - at) || !self.populate(at, next) {
+            if at == until || !idle_memory::may_grow(next - at, self.domain()) || !self.populate(at, next) {
                 break;
             }
             at = next;

@@ -87,7 +87,7 @@ impl Connection {
         let route = STREAM.route(&self.remote)?;
         let before = match route {
             Route::Back(_) => {
-                // SeqCst: as in `source`.
+                // SeqCst: pairs with the addition in `receive::count`, as in `source`.
                 let received = self.shared.received.load(Ordering::SeqCst);
                 STREAM.cut_offset(&self.remote).checked_sub(received).ok_or(Corrupt)?
             }

@@ -19,7 +19,9 @@ use crate::test_service::calls::{
     shut_down, signal, used_ms,
 };
 use crate::test_service::roles::{in_role, this_test};
-use crate::test_service::same::{assert_carried, has_library, on_its_way, pair, same, tell};
+use crate::test_service::same::{
+    assert_carried, has_library, on_its_way, pair, same, same_in_both_domains, tell,
+};
 use crate::test_service::{self, TestService, child, end_of};
 
 /// Sends bytes from one end to the other.
@@ -70,7 +72,7 @@ impl Copy {
 
 #[test]
 fn a_descriptor_above_the_limit_keeps_its_connection() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let limit = |most| {
             let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
@@ -142,7 +144,7 @@ const SET_WAITS: [&str; 1] = ["232 "];
 
 #[test]
 fn a_forked_child_has_no_duplicate_kept_for_another_threads_receive() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let receiver = std::thread::spawn(move || test_service::receive(server, 1, 0));
         await_sleep("self", &RECEIVES);
@@ -164,7 +166,7 @@ const ENDS: usize = 100;
 
 #[test]
 fn an_end_during_a_look_is_reported_edge_triggered() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let mut told = 0;
         for round in 0..ENDS {
             let (client, server) = pair();
@@ -199,7 +201,7 @@ fn an_end_during_a_look_is_reported_edge_triggered() {
 
 #[test]
 fn an_epoll_set_has_no_state_of_the_previous_one_in_its_record() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let (begins, may_begin) = std::io::pipe().expect("a pipe");
         let (listens, has_begun) = std::io::pipe().expect("a pipe");
@@ -275,7 +277,7 @@ fn rests(text: &mut String, what: &str, set: RawFd) {
 
 #[test]
 fn an_epoll_set_with_a_killed_sleeper_lets_others_sleep() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let set = test_service::epoll();
         let child = child(|| events_in(set, -1));
         await_sleep(&child.to_string(), &SET_WAITS);
@@ -292,7 +294,7 @@ fn an_epoll_set_with_a_killed_sleeper_lets_others_sleep() {
 
 #[test]
 fn removed_or_fired_inner_sets_wake_nobody() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let ((client, server), (_other, elsewhere)) = (pair(), pair());
         let (inner, outer) = (test_service::epoll(), test_service::epoll());
         let once = libc::EPOLLIN | libc::EPOLLONESHOT;
@@ -383,7 +385,7 @@ fn fill_and_empty(from: RawFd, to: RawFd) {
 
 #[test]
 fn an_outer_set_is_told_again_of_new_room() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let (inner, outer) = (test_service::epoll(), test_service::epoll());
         tell(text, "add", register(inner, libc::EPOLL_CTL_ADD, client, libc::EPOLLOUT, 7));
@@ -528,7 +530,7 @@ fn one_shot_events_have_the_order_of_the_kernels() {
 /// Places are kept from the second registration on, and a set may shrink and grow.
 #[test]
 fn events_beside_one_that_was_alone_have_the_order_of_the_kernels() {
-    same(|text| {
+    same_in_both_domains(|text| {
         for edge in [0, libc::EPOLLET] {
             let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
             let add_one = |text: &mut String, at: usize| {
@@ -562,7 +564,7 @@ fn events_beside_one_that_was_alone_have_the_order_of_the_kernels() {
 /// One that is ready, or was reported, keeps its place when others join and more comes for it.
 #[test]
 fn events_keep_their_place_when_another_registration_joins() {
-    same(|text| {
+    same_in_both_domains(|text| {
         for (edge, is_reported) in [(0, false), (0, true), (libc::EPOLLET, false), (libc::EPOLLET, true)] {
             let (pairs, set): (Vec<_>, _) = ((0..3).map(|_| pair()).collect(), test_service::epoll());
             let add_one = |text: &mut String, at: usize| {
@@ -609,7 +611,7 @@ fn events_of_room_have_the_order_of_the_kernels() {
 
 #[test]
 fn a_polled_set_is_not_ready_for_bytes_that_were_read() {
-    same(|text| {
+    same_in_both_domains(|text| {
         for edge in [0, libc::EPOLLET] {
             let ((client, server), set) = (pair(), test_service::epoll());
             tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | edge, 1));
@@ -661,7 +663,7 @@ fn heir(text: &mut String, set: RawFd) {
 
 #[test]
 fn an_inherited_set_contains_nothing_of_the_library() {
-    same(|text| {
+    same_in_both_domains(|text| {
         if let Some(set) = test_service::role().and_then(|role| role.strip_prefix("heir ")?.parse().ok()) {
             return heir(text, set);
         }
@@ -693,7 +695,7 @@ fn an_inherited_set_contains_nothing_of_the_library() {
 
 #[test]
 fn connections_added_to_a_set_that_was_inherited_empty_are_carried() {
-    same(|text| {
+    same_in_both_domains(|text| {
         // SAFETY: no pointers.
         let set = unsafe { libc::epoll_create1(0) };
         let mut helper = std::process::Command::new("cat");
@@ -784,7 +786,7 @@ extern "C" fn heed(_signal: i32) {}
 
 #[test]
 fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         handle(libc::SIGUSR1, heed, libc::SA_RESTART);
         let received = patient_receive(5, server, |thread| {
@@ -821,7 +823,7 @@ fn any_handler_ends_a_waitall_receive_that_has_some_bytes() {
 
 #[test]
 fn a_socket_duplicated_over_itself_is_unchanged() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let set = test_service::epoll();
         tell(text, "add", register(set, libc::EPOLL_CTL_ADD, server, libc::EPOLLIN | libc::EPOLLOUT, 11));
@@ -842,7 +844,7 @@ fn a_socket_duplicated_over_itself_is_unchanged() {
 
 #[test]
 fn a_child_hears_of_a_connection_under_another_number() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (_client, server) = pair();
         let duplicate = duplicate(server);
         let set = test_service::epoll();
@@ -861,7 +863,7 @@ fn a_child_hears_of_a_connection_under_another_number() {
 
 #[test]
 fn a_sleeper_in_a_closed_set_takes_no_event_of_its_successor() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let set = test_service::epoll();
         let (end, pipe) = std::io::pipe().expect("a pipe");
@@ -883,7 +885,7 @@ fn a_sleeper_in_a_closed_set_takes_no_event_of_its_successor() {
 
 #[test]
 fn a_process_receives_bytes_that_it_owes_itself() {
-    same(|text| {
+    same_in_both_domains(|text| {
         let (client, server) = pair();
         let piece = [b'x'; 65536];
         let mut sent = 0;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bywire_testing::Tier;
 
 use crate::test_service::roles::{in_role, this_test};
-use crate::test_service::{self, Group, TestService, calls};
+use crate::test_service::{self, Domain, Group, TestService, calls};
 
 /// Rounds until all of them are carried. Each leaves the kernel by its own calls.
 const ROUNDS_MAX: usize = 60;
@@ -368,11 +368,20 @@ const WORKERS_PAIRS: usize = 8;
 
 #[test]
 fn workers_that_nobody_reads_end_no_control_group() {
+    run_workers_that_nobody_reads(Domain::Tcp);
+}
+
+#[test]
+fn workers_that_nobody_reads_by_unix_sockets_end_no_control_group() {
+    run_workers_that_nobody_reads(Domain::Unix);
+}
+
+fn run_workers_that_nobody_reads(domain: Domain) {
     if test_service::plays(&[("driver", burst_in_workers)]) || !test_service::is_root() {
         return;
     }
     let Some(group) = Group::new(GROUP_BYTES) else { return };
-    let pairing = TestService::new();
+    let pairing = TestService::with_domain(domain);
     let mut command = pairing.program("driver", Some(1));
     let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_GROUP", group.path()));
     assert_eq!(driver.hear(), "right");
