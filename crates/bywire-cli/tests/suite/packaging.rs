@@ -61,6 +61,25 @@ fn printed(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// Every package of Debian that `x` and the parts of `./x figures` install is on the page, in what there is to remove.
+#[test]
+fn the_page_lists_every_package_that_x_installs() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect(name);
+    let (x, parts, page) = (read("x"), read("lab/figures/parts"), read("docs/install.md"));
+    let line = page.lines().find(|line| line.starts_with("| packages that `./x` installed")).expect("a line");
+    let listed: Vec<&str> =
+        line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').collect();
+    let calls = x.lines().filter_map(|line| line.split_once("packages ")).map(|(_, words)| words);
+    let words = calls.chain(parts.lines().filter(|line| !line.starts_with('#'))).flat_map(str::split_whitespace);
+    let pairs = words.filter_map(|word| word.trim_end_matches(';').split_once(':'));
+    let installed: Vec<&str> = pairs.map(|(_, package)| package).filter(|name| !name.is_empty()).collect();
+    assert!(installed.len() > 40, "{installed:?}");
+    for package in installed {
+        // What Debian's own system consists of is not removed.
+        assert!(package == "dpkg" || listed.contains(&package), "{package} is not in: {line}");
+    }
+}
+
 #[test]
 fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     let page = fs::read_to_string(root().join("docs/install.md")).expect("docs/install.md");
