@@ -104,19 +104,17 @@ struct Prometheus<'network> {
 impl<'network> Prometheus<'network> {
     const PORT: u16 = 9090;
 
-    /// One with the alert rules, that scrapes these ports.
+    /// One with the settings of the page and the alert rules, that scrapes these ports.
     fn start(within: &'network Namespace, ports: &[u16]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("alerts.yml"), ALERTS).expect("written");
         let targets: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        // YAML of which JSON is a part.
-        let settings = json!({
-            "global": { "scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "250ms" },
-            "rule_files": [path("alerts.yml")],
-            "scrape_configs": [{ "job_name": "bywire", "static_configs": [{ "targets": targets }] }],
-        });
-        std::fs::write(path("prometheus.yml"), settings.to_string()).expect("written");
+        let printed = block("yaml", "scrape_configs:");
+        let line = printed.lines().find(|line| line.contains("- targets: ")).expect("targets");
+        let settings = printed.replace(line, &format!("      - targets: {targets:?}"));
+        let often = "global: {scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}";
+        std::fs::write(path("prometheus.yml"), format!("{often}\n{settings}")).expect("written");
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", path("prometheus.yml").display()))
