@@ -3,7 +3,7 @@
 //! and a lost one. Needs root and nftables.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use bywire_testing::actor::{Actor, Context, Role};
 use bywire_testing::eventually;
 use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::up::{Up, inside, text};
 
