@@ -106,10 +106,24 @@ fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     let place = tempfile::tempdir().expect("a directory");
     let Some(built) = built(place.path()) else { return };
     let packages = place.path().join("packages");
+    // What an earlier version has left there is not taken for what is made.
+    fs::create_dir(&packages).expect("made");
+    let processor = std::env::consts::ARCH;
+    let debian = if processor == "x86_64" { "amd64" } else { "arm64" };
+    let earlier = [
+        format!("bywire-0.0.1-cp39-abi3-manylinux_2_17_{processor}.whl"),
+        format!("bywire_0.0.1_{debian}.deb"),
+        format!("bywire-0.0.1-{processor}-linux-gnu.tar.gz"),
+    ]
+    .map(|name| packages.join(name));
+    earlier.iter().for_each(|file| fs::write(file, "").expect("written"));
     let mut package = Command::new(root().join("packaging/package"));
     package.arg("--fast").arg("--built").arg(built).arg("--output").arg(&packages).arg("--glibc").arg(glibc);
     let output = package.output().expect("it runs");
     assert!(output.status.success(), "{}", printed(&output));
+    for file in earlier {
+        assert!(!file.exists(), "{} is left", file.display());
+    }
     let mut run = Command::new(root().join("packaging/roots/run"));
     let output = run.arg("--packages").arg(&packages).arg("here").output().expect("it runs");
     let said = printed(&output);
