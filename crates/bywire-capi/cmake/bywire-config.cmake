@@ -14,7 +14,7 @@ if(NOT EXISTS "${_bywire_include}/bywire.h")
   get_filename_component(_bywire_include "${_bywire_lib}/../../include" ABSOLUTE)
 endif()
 
-foreach(_bywire_file "${_bywire_lib}/@SHARED@" "${_bywire_include}/bywire.h" "${_bywire_include}/bywire.hpp")
+foreach(_bywire_file "${_bywire_lib}/@SONAME@" "${_bywire_include}/bywire.h" "${_bywire_include}/bywire.hpp")
   if(NOT EXISTS "${_bywire_file}")
     set(${CMAKE_FIND_PACKAGE_NAME}_FOUND FALSE)
     set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE "${_bywire_file} is missing: install Bywire again")
@@ -25,7 +25,7 @@ endforeach()
 if(NOT TARGET bywire::bywire)
   add_library(bywire::bywire SHARED IMPORTED)
   set_target_properties(bywire::bywire PROPERTIES
-    IMPORTED_LOCATION "${_bywire_lib}/@SHARED@"
+    IMPORTED_LOCATION "${_bywire_lib}/@SONAME@"
     IMPORTED_SONAME "@SONAME@"
     INTERFACE_INCLUDE_DIRECTORIES "${_bywire_include}")
 endif()

@@ -3,6 +3,8 @@
 use bywire_metrics::Page;
 use serde_json::Value;
 
+use crate::drops::Cause;
+
 /// A status in the text form of Prometheus.
 pub fn page(status: &Value) -> String {
     let mut page = Page::new("bywire_eth");
@@ -61,9 +63,11 @@ fn traffic(page: &mut Page, who: &[(&str, &str)], of: &Value) {
         page.sample("superframes_total", "counter", superframes, &labels, &counts["superframes"]);
         page.sample("bytes_total", "counter", "Bytes of frames.", &labels, &counts["bytes"]);
     }
-    for (cause, count) in of["drops"].as_object().into_iter().flatten() {
-        let labels = [who, &[("cause", cause.as_str())]].concat();
-        page.sample("drops_total", "counter", "Frames dropped, by cause.", &labels, count);
+    // Those that never happened, too: the first drop is no increase of a counter that was not there before.
+    for (_, cause) in Cause::ALL {
+        let labels = [who, &[("cause", cause)]].concat();
+        let count = of["drops"].get(cause).cloned().unwrap_or(Value::from(0));
+        page.sample("drops_total", "counter", "Frames dropped, by cause.", &labels, &count);
     }
 }
 
@@ -96,6 +100,7 @@ mod tests {
         for line in [
             "bywire_eth_frames_total{interface=\"blue:by0\",direction=\"sent\"} 3",
             "bywire_eth_drops_total{interface=\"a\\\"b\\\\c\",cause=\"storm\"} 2",
+            "bywire_eth_drops_total{interface=\"blue:by0\",cause=\"illegal\"} 0",
             "bywire_eth_offload{interface=\"blue:by0\",kind=\"udp\"} 0",
             "bywire_eth_uptime_seconds 5",
         ] {

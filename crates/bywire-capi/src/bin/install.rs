@@ -137,7 +137,7 @@ fn install_for_c(
         installation.write(&format!("include/{path}"), header)?;
     }
     for (name, text) in CMAKE_FILES {
-        installation.write(&format!("{directory}/cmake/bywire/{name}"), &cmake_file(text, &soname, &full))?;
+        installation.write(&format!("{directory}/cmake/bywire/{name}"), &cmake_file(text, &soname))?;
     }
     installation.write(&format!("{directory}/pkgconfig/bywire.pc"), &package(prefix, directory))
 }
@@ -325,9 +325,8 @@ fn package(prefix: &Path, directory: &str) -> String {
 }
 
 /// A file of the package of CMake.
-fn cmake_file(text: &str, soname: &str, shared: &str) -> String {
+fn cmake_file(text: &str, soname: &str) -> String {
     let libraries = LIBRARIES_PRIVATE.replace(' ', ";");
-    let words =
-        [("@SONAME@", soname), ("@SHARED@", shared), ("@LIBRARIES@", &libraries), ("@VERSION@", VERSION)];
+    let words = [("@SONAME@", soname), ("@LIBRARIES@", &libraries), ("@VERSION@", VERSION)];
     words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
 }

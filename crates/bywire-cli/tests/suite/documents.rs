@@ -174,7 +174,7 @@ const EXAMPLES: [(&str, &str, usize, Rule); 14] = [
     ("docs/messages.md", "toml", 1, Elsewhere("examples/rust/tests/suite/programs.rs")),
     ("docs/operations.md", "nft", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/operations.md", "toml", 2, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
-    ("docs/operations.md", "yaml", 3, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
+    ("docs/operations.md", "yaml", 4, Elsewhere("crates/bywire-cli/tests/suite/operations.rs")),
     ("docs/python.md", "python", 4, Elsewhere("crates/bywire-python/tests/suite/examples.rs")),
     ("docs/sockets.md", "ini", 1, Elsewhere("crates/bywire-cli/src/service/drop_in.rs")),
     ("docs/sockets.md", "toml", 1, Run(Settings)),

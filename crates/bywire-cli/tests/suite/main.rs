@@ -11,6 +11,7 @@ mod eth_fabric;
 mod eth_faults;
 mod laboratory;
 mod measure;
+mod monitoring;
 mod mpi;
 mod mpi_programs;
 mod multi_connection;

@@ -1,10 +1,9 @@
 //! docs/operations.md as printed: programs and the service in containers, with the mounts, networks and capabilities of
-//! the files for Compose and Kubernetes, or with an interface; the firewalls; every metric that it, the alert rules or the
-//! dashboard name; another keeper, a keeper on other hardware, and a lost one. Needs root and nftables.
+//! the files for Compose and Kubernetes, or with an interface; the firewalls; another keeper, a keeper on other hardware,
+//! and a lost one. Needs root and nftables.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,16 +16,16 @@ use bywire_testing::actor::{Actor, Context, Role};
 use bywire_testing::eventually;
 use bywire_testing::here::has_taps;
 use bywire_testing::test_network::{Machine, TIMEOUT, TestNetwork, ip, path};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::up::{Up, inside, text};
 
 /// Longer than a connection asks after packet sizes once nothing is to be sent, which is 5 s.
 const PAUSE: Duration = Duration::from_secs(8);
-const PAGE: &str = include_str!("../../../../docs/operations.md");
+pub const PAGE: &str = include_str!("../../../../docs/operations.md");
 
 /// The one block of the page in this language that has these words.
-fn block(language: &str, words: &str) -> &'static str {
+pub fn block(language: &str, words: &str) -> &'static str {
     let blocks = PAGE.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
     let mut found = blocks.filter(|(its, lines)| *its == language && lines.contains(words));
     let (_, lines) = found.next().expect("a block");
@@ -389,74 +388,6 @@ fn a_firewall_drops_what_nobody_asked_for_and_passes_connections_both_ways() {
     other.send_to(b"stranger", (a.address.ip(), 40_000)).expect("sent");
     let error = one.recv_from(&mut [0; 64]).expect_err("nothing comes");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-}
-
-/// The alert rules and the dashboard, which are beside the units.
-const ALERTS: &str = include_str!("../../../../packaging/monitoring/alerts.yml");
-const DASHBOARD: &str = include_str!("../../../../packaging/monitoring/grafana.json");
-
-/// The names in a text that begin with these letters.
-fn names<'text>(text: &'text str, prefix: &str) -> Vec<&'text str> {
-    let end = |rest: &str| rest.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
-    let places = text.match_indices(prefix).map(|(place, _)| &text[place..]);
-    let names = places.map(|rest| &rest[..end(rest).unwrap_or(rest.len())]);
-    names.filter(|name| name.len() > prefix.len()).collect()
-}
-
-#[test]
-fn each_alert_has_an_expression_and_a_summary_and_each_panel_a_query() {
-    let alerts: Vec<&str> = ALERTS.split("- alert: ").skip(1).collect();
-    assert!(alerts.len() > 10, "{}", alerts.len());
-    for alert in alerts {
-        for field in ["\n        expr: ", "\n        labels: {severity: ", "\n          summary: "] {
-            assert!(alert.contains(field), "{field}: {alert}");
-        }
-    }
-    // The rules and the page alert on the same metrics.
-    let all = [ALERTS, PAGE]
-        .map(|text| ["bywire_node_", "bywire_eth_"].map(|prefix| BTreeSet::from_iter(names(text, prefix))));
-    assert_eq!(all[0], all[1]);
-    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
-    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
-        let targets = panel["targets"].as_array().expect("targets");
-        assert!(!targets.is_empty() && panel["description"].is_string(), "{panel}");
-        assert!(targets.iter().all(|target| !names(target["expr"].as_str().unwrap(), "bywire_").is_empty()));
-    }
-}
-
-/// The address is in the settings of the service, as the page says.
-#[test]
-fn the_metrics_of_the_page_the_alerts_and_the_dashboard_are_served() {
-    let Some(mut network) = TestNetwork::without_services(2) else { return };
-    network.machines[1].start();
-    let a = &network.machines[0];
-    let file_of_settings = a.configuration().join(settings::FILE_NAME);
-    file::make(&file_of_settings, 0o644, block("toml", "metrics = ")).expect("written");
-    let (_service, _) = Up::start(a);
-    eventually("a channel", || inside(a, &["ping", "b", "--count", "1"]).status.success());
-    let connect = || TcpStream::connect("127.0.0.1:9478").expect("it listens");
-    let mut caller = a.namespace.run(connect).expect("inside");
-    caller.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("sent");
-    let mut served = String::new();
-    caller.read_to_string(&mut served).expect("read");
-    let of = |prefix: &str| [PAGE, ALERTS, DASHBOARD].map(|text| names(text, prefix)).concat();
-    let ours = of("bywire_node_");
-    assert!(ours.len() >= 8, "{ours:?}");
-    let is_served = |page: &str, name: &str| {
-        page.lines()
-            .any(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} ")))
-    };
-    for name in ours {
-        assert!(is_served(&served, name), "{name} is not in\n{served}");
-    }
-    let interface = json!({ "interface": "-:by0", "state": "up", "drops": { "storm": 1 } });
-    let peer = json!({ "node": "b", "held_back": 0, "packets": { "sent": 1, "lost": 0, "calls": 1 } });
-    let status = json!({ "interfaces": [interface], "peers": [peer], "uptime_s": 1 });
-    let ethernet = bywire_eth::metrics::page(&status);
-    for name in of("bywire_eth_") {
-        assert!(is_served(&ethernet, name), "{name} is not in\n{ethernet}");
-    }
 }
 
 /// The nodes of a machine's file.

@@ -61,6 +61,25 @@ fn printed(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// Every package of Debian that `x` and the parts of `./x figures` install is on the page, in what there is to remove.
+#[test]
+fn the_page_lists_every_package_that_x_installs() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect(name);
+    let (x, parts, page) = (read("x"), read("lab/figures/parts"), read("docs/install.md"));
+    let line = page.lines().find(|line| line.starts_with("| packages that `./x` installed")).expect("a line");
+    let listed: Vec<&str> =
+        line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').collect();
+    let calls = x.lines().filter_map(|line| line.split_once("packages ")).map(|(_, words)| words);
+    let words = calls.chain(parts.lines().filter(|line| !line.starts_with('#'))).flat_map(str::split_whitespace);
+    let pairs = words.filter_map(|word| word.trim_end_matches(';').split_once(':'));
+    let installed: Vec<&str> = pairs.map(|(_, package)| package).filter(|name| !name.is_empty()).collect();
+    assert!(installed.len() > 40, "{installed:?}");
+    for package in installed {
+        // What Debian's own system consists of is not removed.
+        assert!(package == "dpkg" || listed.contains(&package), "{package} is not in: {line}");
+    }
+}
+
 #[test]
 fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     let page = fs::read_to_string(root().join("docs/install.md")).expect("docs/install.md");
@@ -87,10 +106,24 @@ fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     let place = tempfile::tempdir().expect("a directory");
     let Some(built) = built(place.path()) else { return };
     let packages = place.path().join("packages");
+    // What an earlier version has left there is not taken for what is made.
+    fs::create_dir(&packages).expect("made");
+    let processor = std::env::consts::ARCH;
+    let debian = if processor == "x86_64" { "amd64" } else { "arm64" };
+    let earlier = [
+        format!("bywire-0.0.1-cp39-abi3-manylinux_2_17_{processor}.whl"),
+        format!("bywire_0.0.1_{debian}.deb"),
+        format!("bywire-0.0.1-{processor}-linux-gnu.tar.gz"),
+    ]
+    .map(|name| packages.join(name));
+    earlier.iter().for_each(|file| fs::write(file, "").expect("written"));
     let mut package = Command::new(root().join("packaging/package"));
     package.arg("--fast").arg("--built").arg(built).arg("--output").arg(&packages).arg("--glibc").arg(glibc);
     let output = package.output().expect("it runs");
     assert!(output.status.success(), "{}", printed(&output));
+    for file in earlier {
+        assert!(!file.exists(), "{} is left", file.display());
+    }
     let mut run = Command::new(root().join("packaging/roots/run"));
     let output = run.arg("--packages").arg(&packages).arg("here").output().expect("it runs");
     let said = printed(&output);

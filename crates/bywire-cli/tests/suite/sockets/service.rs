@@ -204,9 +204,9 @@ fn containers_of_one_network_are_carried_through_a_shared_directory() {
         )
     };
     let _service = ready(&mut fabric.plain(&[COMMAND, "pair", "--socket", &format!("{shared}/machine")]));
-    // Through a runtime directory, in which the first one starts the service, and through the host's service.
+    // Through a runtime directory, which the first one makes and in which it starts the service, and through the host's service.
     for (place, asked) in [
-        ("BYWIRE_RUNTIME_DIR=/run/shared", ["BYWIRE_RUNTIME_DIR", &shared]),
+        ("BYWIRE_RUNTIME_DIR=/run/shared/bywire", ["BYWIRE_RUNTIME_DIR", &format!("{shared}/bywire")]),
         ("BYWIRE_PAIRING=/run/shared/machine", ["BYWIRE_PAIRING", &format!("{shared}/machine")]),
     ] {
         let port = port();
