@@ -41,7 +41,7 @@ pub struct Identity {
 ///
 /// # Errors
 /// [`Errno::PROTOTYPE`] if it is neither a TCP nor a Unix stream socket, [`Errno::NOTCONN`] if it has no peer,
-/// [`Errno::XDEV`] for a Unix socket of another network namespace than this thread's, or the kernel's error.
+/// [`Errno::AGAIN`] if a Unix socket's peer was not accepted yet, [`Errno::XDEV`] for a Unix socket of another network namespace than this thread's, or the kernel's error.
 pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
     match tcp::identify(file) {
         Ok(found) => Ok(Identity {
@@ -85,7 +85,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("listen");
         let client = UnixStream::connect(&path).expect("connect");
         // The kernel has made the other end, which has no descriptor and no inode yet.
-        assert_eq!(identify(&client).err(), Some(Errno::NOTCONN));
+        assert_eq!(identify(&client).err(), Some(Errno::AGAIN));
         let (server, _) = listener.accept().expect("accept");
         let (ours, theirs) = (identify(&client).expect("unix"), identify(&server).expect("unix"));
         assert_eq!((ours.local, ours.remote), (theirs.remote, theirs.local));

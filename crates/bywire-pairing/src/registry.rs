@@ -341,6 +341,8 @@ impl Registry {
                 return self.offer(tag, token, identity, segment, space);
             }
             Err(Errno::XDEV) => Verdict::Namespace,
+            // It may be offered again: nobody has accepted its other end yet.
+            Err(Errno::AGAIN) => Verdict::Full,
             _ => Verdict::Refused,
         };
         self.left.extend(segment.into_iter().map(Held::from));
@@ -483,7 +485,8 @@ impl Registry {
     fn expect_each_other(&self, ours: &Offer, theirs: &Offer) -> bool {
         [(ours, theirs), (theirs, ours)].into_iter().all(|(end, other)| {
             let Some(peer) = end.peer else { return true };
-            let named = u32::try_from(peer.pid).ok().filter(|pid| *pid != 0);
+            // Every orphan is a child of the first process.
+            let named = u32::try_from(peer.pid).ok().filter(|pid| *pid > 1);
             peer.uid == other.user
                 || self.programs.get(&other.program).is_some_and(|program| {
                     named.is_some() && [Some(program.process), program.parent].contains(&named)

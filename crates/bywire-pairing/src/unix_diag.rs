@@ -1,5 +1,7 @@
 //! The other end of a Unix socket, as the kernel tells it by sock_diag.
 
+use std::sync::OnceLock;
+
 use bywire_sys::Errno;
 use bywire_sys::socket::Socket as OwnSocket;
 use bywire_sys::tcp;
@@ -28,20 +30,35 @@ pub struct Ends {
 ///
 /// # Errors
 /// [`Errno::XDEV`] if the socket belongs to another network namespace, which sock_diag does not see from here;
-/// [`Errno::NOTCONN`] if it has no other end, or one that has no descriptor yet; else the kernel's error.
+/// [`Errno::NOTCONN`] if it has no other end; [`Errno::AGAIN`] if that has no descriptor yet, or the kernel is short of
+/// something; else the kernel's error.
 pub fn ends(socket: &UnixStream) -> Result<Ends, Errno> {
-    if tcp::namespace(&OwnSocket::pair()?.0)? != socket.namespace {
+    if own_namespace()? != socket.namespace {
         return Err(Errno::XDEV);
     }
     let response = ask(socket)?;
     let of = |attribute: fn(&Nla) -> Option<u32>| response.nlas.iter().find_map(attribute);
     let peer = of(|found| if let Nla::Peer(inode) = found { Some(*inode) } else { None });
     let shut = of(|found| if let Nla::Shutdown(bits) = found { Some((*bits).into()) } else { None });
-    match peer {
-        Some(peer) if peer != 0 => {
+    match (peer, shut) {
+        (Some(peer), _) if peer != 0 => {
             Ok(Ends { peer, is_whole: response.header.state == TCP_ESTABLISHED && shut == Some(0) })
         }
+        // The kernel has made the other end, and nobody has accepted it yet.
+        (_, Some(0)) if response.header.state == TCP_ESTABLISHED => Err(Errno::AGAIN),
         _ => Err(Errno::NOTCONN),
+    }
+}
+
+/// The network namespace of this service.
+fn own_namespace() -> Result<u64, Errno> {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    match OWN.get() {
+        Some(own) => Ok(*own),
+        None => Ok(*OWN.get_or_init({
+            let found = tcp::namespace(&OwnSocket::pair()?.0)?;
+            move || found
+        })),
     }
 }
 
@@ -74,5 +91,8 @@ fn ask(socket: &UnixStream) -> Result<UnixResponse, Errno> {
 }
 
 fn number(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Errno::AGAIN,
+        found => found.unwrap_or(Errno::IO),
+    }
 }

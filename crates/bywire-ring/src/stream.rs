@@ -84,7 +84,7 @@ const WANTS_ROOM: u64 = 1 << 32;
 /// In [`ASLEEP`]: counts every sleep that ever began, so that no thread is woken twice for one sleep.
 const ROUND: u64 = 1 << 33;
 
-/// This end has shut down its sending, and goes on receiving.
+/// This end has shut down its sending. A TCP end goes on receiving.
 pub const HALF: u64 = 1;
 /// This end's process is about to end.
 pub const LEAVING: u64 = 4;

@@ -311,7 +311,7 @@ fn unix_ends_of_two_users_are_paired_only_if_the_kernel_names_each_as_the_others
     }
     let mut number = 0;
     // Offers both ends, and the first one again. Returns whether they were paired.
-    let mut connect = |peers: [(u32, u32); 2]| {
+    let mut connect = |registry: &mut Registry, peers: [(u32, u32); 2]| {
         number += 2;
         let before = registry.users.status(0).carried_ever;
         for at in [0, 1, 0] {
@@ -338,10 +338,14 @@ fn unix_ends_of_two_users_are_paired_only_if_the_kernel_names_each_as_the_others
         }
         registry.users.status(0).carried_ever > before
     };
-    assert!(connect([(8, 1), (7, 1)]), "by their users");
-    assert!(connect([(0, this), (7, 1)]), "a process that has become another user");
-    assert!(connect([(0, PARENT), (7, 1)]), "a worker of what listens");
-    assert!(!connect([(0, 1), (7, 1)]), "another process of root's");
-    assert!(!connect([(9, 1), (7, 1)]), "the end of a third user");
-    assert!(!connect([(8, 1), (9, 0)]), "a process that cannot be seen");
+    assert!(connect(&mut registry, [(8, 1), (7, 1)]), "by their users");
+    assert!(connect(&mut registry, [(0, this), (7, 1)]), "a process that has become another user");
+    assert!(connect(&mut registry, [(0, PARENT), (7, 1)]), "a worker of what listens");
+    assert!(!connect(&mut registry, [(0, 1), (7, 1)]), "another process of root's");
+    assert!(!connect(&mut registry, [(9, 1), (7, 1)]), "the end of a third user");
+    assert!(!connect(&mut registry, [(8, 1), (9, 0)]), "a process that cannot be seen");
+    for (tag, _) in &programs {
+        registry.programs.get_mut(tag).expect("it was entered").parent = Some(1);
+    }
+    assert!(!connect(&mut registry, [(0, 1), (7, 1)]), "an orphan");
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use bywire_ring::stream::{BROKEN_OFF, DEAF, HALF, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM, Socket};
-use crate::memory::arena::{FAILED, SHUT, SHUT_SENDING};
+use crate::memory::arena::{FAILED, HUNG_UP, SHUT, SHUT_SENDING, TOLD_LOSS};
 use crate::os::kernel::{self, ByteCounts, Room};
 
 /// The ends that the kernel tells of by `poll`.
@@ -117,12 +117,23 @@ impl Connection {
         self.is_unix() && STREAM.flags(&self.remote) & DEAF != 0
     }
 
-    /// The kernel has just told that the connection is over both ways. Keeps the error of a Unix connection whose other end
-    /// is closed and has left bytes of this end unread: the kernel knows only of those that it holds itself.
+    /// Keeps the error of a Unix connection whose other end is closed and has left bytes of this end unread: the kernel knows
+    /// only of those that it holds itself.
     pub fn keep_loss(&self) {
-        if self.is_unix() && self.has_loss() {
+        let ended = self.shared.ended.load(Ordering::Relaxed);
+        if ended & (HUNG_UP | TOLD_LOSS) == HUNG_UP
+            && self.is_unix()
+            && self.has_loss()
+            && self.shared.ended.fetch_or(TOLD_LOSS | FAILED, Ordering::Relaxed) & TOLD_LOSS == 0
+        {
             self.shared.kept_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
-            self.shared.ended.fetch_or(FAILED, Ordering::Relaxed);
+        }
+    }
+
+    /// A call has reported this error of the kernel's.
+    pub fn note_told(&self, number: i32) {
+        if number == libc::ECONNRESET && self.is_unix() {
+            self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed);
         }
     }
 
@@ -136,8 +147,14 @@ impl Connection {
         let is_shut_here = told & HALF != 0 || own & SHUT != 0;
         let is_shut_there = told & DEAF != 0 || own & SHUT_SENDING != 0;
         let is_closed = told & LEAVING != 0 || !(is_shut_here && is_shut_there);
-        is_closed
-            && matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending))
-            && STREAM.unread_by_peer(&self.own, &self.remote).is_ok_and(|unread| unread > 0)
+        // Behind the end of a ring the kernel reports what was left.
+        let left = match STREAM.route(&self.own) {
+            Ok(Route::Ring | Route::Ending) => {
+                STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0) as u64
+            }
+            Ok(Route::Back(until)) => until.saturating_sub(STREAM.head(&self.remote)),
+            _ => 0,
+        };
+        is_closed && left > 0
     }
 }

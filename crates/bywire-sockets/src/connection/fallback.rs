@@ -87,7 +87,8 @@ impl Connection {
         self.finish_back(kernel::now_ns() + self.timeout_ns());
     }
 
-    fn timeout_ns(&self) -> u64 {
+    /// How long this program may be kept waiting for the other end.
+    pub fn timeout_ns(&self) -> u64 {
         if self.is_nonblocking() { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
     }
 
@@ -123,9 +124,10 @@ impl Connection {
         if is_back {
             // The next holder may end the connection in any way.
             self.with_sending(|| self.unguard());
-        } else {
+        } else if !self.is_unix() || self.shared.passed.load(Ordering::Relaxed) != passed::NOT {
             self.reset();
         }
+        // A Unix connection that no other program has goes on: this process reads in the ring what cannot come back.
     }
 
     /// Whether everything has come back. `Some(false)`: not everything, and the rest never will.

@@ -25,10 +25,19 @@ impl Connection {
 
     /// Takes the error, for a call that reports it.
     pub fn take_error(&self) -> Option<i32> {
+        self.keep_loss();
         match self.shared.kept_error.load(Ordering::Relaxed) {
             0 => None,
             _ => Some(self.shared.kept_error.swap(0, Ordering::Relaxed) as i32).filter(|number| *number != 0),
         }
+    }
+
+    /// Takes the error of a stream that has just ended for a receive. Nobody may have asked the kernel how, yet.
+    pub fn take_error_at_end(&self) -> Option<i32> {
+        if self.is_unix() {
+            self.ask_kernel();
+        }
+        self.take_error()
     }
 
     /// Discards the error, wherever it is kept.
@@ -39,6 +48,7 @@ impl Connection {
 
     /// Returns whether the program has not seen the error yet.
     pub fn has_error(&self) -> bool {
+        self.keep_loss();
         self.shared.kept_error.load(Ordering::Relaxed) != 0
     }
 }

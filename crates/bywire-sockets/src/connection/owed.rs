@@ -12,7 +12,7 @@ use bywire_ring::stream::{ASKS_BACK, News, Route};
 use crate::connection::idle_memory;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
-use crate::os::{errno, kernel, own_call, real};
+use crate::os::{errno, kernel, own_call, real, signal_deferral};
 
 /// How long a reader may take to copy bytes that are to be taken back from it.
 const TAKING_TIMEOUT_NS: u64 = 2_000_000;
@@ -248,6 +248,11 @@ impl Connection {
                 _ if errno::last() == libc::EAGAIN => {
                     return self.shared.paying.store(0, Ordering::Relaxed);
                 }
+                // The other end of a Unix connection has shut down receiving, or has gone. It reads what it reads in the ring.
+                _ if self.is_unix() && errno::last() == libc::EPIPE => {
+                    self.shared.paying.store(0, Ordering::Relaxed);
+                    return self.owe_nothing();
+                }
                 _ if self.keep_error(errno::last()) => {
                     self.shared.paying.store(0, Ordering::Relaxed);
                 }
@@ -314,5 +319,19 @@ impl Connection {
         }
         kernel::make_room(self.fd, self.shared.owed.load(Ordering::Relaxed) as usize);
         self.serve_now();
+        self.pay_by_waiting();
+    }
+
+    /// A Unix connection cannot end by a reset. What is still owed at its end would be an end of stream that hides a loss, for
+    /// a program without this library: so the other end gets some time to make room.
+    fn pay_by_waiting(&self) {
+        if !self.is_unix() || signal_deferral::is_holding() {
+            return;
+        }
+        let end_ns = kernel::now_ns() + self.timeout_ns();
+        while self.owes() && !self.peer_is_gone() && kernel::now_ns() < end_ns {
+            let _ready = errno::keep(|| kernel::wait(self.fd, libc::POLLOUT, 1));
+            self.serve_now();
+        }
     }
 }

@@ -6,11 +6,11 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
-use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT};
+use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT, TOLD_LOSS};
 use crate::os::{errno, kernel, pid, thread};
 use crate::wakeup::doorbell;
 
-/// The minimum interval between questions to the kernel about the end of an empty stream.
+/// The minimum interval between questions to the kernel about the other end.
 const ASK_NS: u64 = 1_000_000;
 
 /// Where the next byte to be received is.
@@ -29,9 +29,45 @@ pub enum Source {
 }
 
 impl Connection {
+    /// The route of the direction that this end receives.
+    #[inline(always)]
+    pub fn incoming(&self) -> Result<Route, Corrupt> {
+        match self.shared.takes_rest.load(Ordering::Relaxed) {
+            0 => STREAM.route(&self.remote),
+            _ => Ok(Route::Ring),
+        }
+    }
+
+    /// The kernel's end of a Unix stream has come. Its writer may have ended before it had given the kernel all that it owed:
+    /// then the rest is taken from its ring. Returns whether there is such a rest.
+    pub fn begin_rest(&self) -> bool {
+        if !self.is_unix() || self.shared.takes_rest.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let _held = (!self.shared.receiving.is_own()).then(|| self.shared.receiving.hold());
+        let Ok(Route::Back(until)) = self.incoming() else { return false };
+        // SeqCst: pairs with the addition in `receive::count`, of calls that have left.
+        let received = self.shared.received.load(Ordering::SeqCst);
+        let (Some(paid), Ok(written)) = (
+            received.checked_sub(STREAM.cut_offset(&self.remote)),
+            STREAM.available(&self.own, &self.remote),
+        ) else {
+            return false;
+        };
+        if self.shared.drained.load(Ordering::Relaxed) == 0
+            || STREAM.head(&self.own) != until
+            || paid >= written as u64
+        {
+            return false;
+        }
+        STREAM.consume(&self.own, paid as usize);
+        self.shared.takes_rest.store(1, Ordering::Relaxed);
+        true
+    }
+
     /// Where the next byte to be received is. The caller holds the receiving lock, or needs only a hint.
     pub fn source(&self) -> Result<Source, Corrupt> {
-        let route = STREAM.route(&self.remote)?;
+        let route = self.incoming()?;
         match route {
             Route::Kernel => return Ok(Source::Kernel),
             // A writer that was killed halfway leaves it so. Nothing comes behind the kernel's end.
@@ -81,15 +117,17 @@ impl Connection {
     /// The same for a Unix connection, as long as bytes from before the cut-over may be in the kernel. It tells only how
     /// many bytes wait there. Nobody is inside it.
     fn unix_source(&self) -> Result<Source, Corrupt> {
-        let left = kernel::queued(self.fd).unwrap_or(0).max(0) as u64;
+        // The thread makes no system calls any more, or its descriptor was closed: only a later look can tell.
+        let Some(left) = kernel::queued(self.fd) else { return Ok(Source::Moment) };
+        let left = left.max(0) as u64;
         // A writer ends its ring before it gives the kernel more. If it has not ended it by now, all that was there a
-        // moment ago comes before the ring.
-        let route = STREAM.route(&self.remote)?;
+        // moment ago comes before the ring. Otherwise only the counts tell how much of it does.
+        let route = self.incoming()?;
         let before = match route {
             Route::Back(_) => {
                 // SeqCst: pairs with the addition in `receive::count`, as in `source`.
                 let received = self.shared.received.load(Ordering::SeqCst);
-                STREAM.cut_offset(&self.remote).checked_sub(received).ok_or(Corrupt)?
+                STREAM.cut_offset(&self.remote).saturating_sub(received).min(left)
             }
             _ => left,
         };
@@ -139,7 +177,7 @@ impl Connection {
             STREAM.leave(&self.own);
             // A thread that has come meanwhile waits until the last sleeper has left. In a `poll` only the doorbell
             // tells it.
-            if STREAM.route(&self.remote) != Ok(Route::Kernel) {
+            if self.incoming() != Ok(Route::Kernel) {
                 self.wake_own();
                 doorbell::ring_own();
             }
@@ -177,7 +215,7 @@ impl Connection {
     /// Whether bytes in the kernel are before the cut-over while the writer changes over, so anybody may take them if
     /// nobody sleeps for them.
     pub fn is_early(&self) -> bool {
-        STREAM.route(&self.remote) == Ok(Route::Pending) && self.kernel_readers() == 0
+        self.incoming() == Ok(Route::Pending) && self.kernel_readers() == 0
     }
 
     /// Whether the other end was asked to send what is in its ring through the kernel. An end that has shut down, or is
@@ -196,6 +234,11 @@ impl Connection {
         {
             return true;
         }
+        self.is_due_to_ask()
+    }
+
+    /// Returns whether the kernel was not asked about the other end for a while. The caller asks it then.
+    pub fn is_due_to_ask(&self) -> bool {
         let now = kernel::now_ns();
         let asked = self.shared.asked_ns.load(Ordering::Relaxed);
         if now.wrapping_sub(asked) < ASK_NS {
@@ -208,7 +251,7 @@ impl Connection {
     /// Bytes to be read from the ring, before or after those in the kernel.
     pub fn in_ring(&self) -> Result<usize, Corrupt> {
         let available = STREAM.available(&self.own, &self.remote)?;
-        Ok(match STREAM.route(&self.remote)? {
+        Ok(match self.incoming()? {
             Route::Kernel | Route::Pending => 0,
             Route::Ring | Route::Ending => available,
             Route::Back(until) => {
@@ -241,7 +284,7 @@ impl Connection {
 
     /// Keeps what the kernel has reported: these bits never change back.
     pub fn heard(&self, found: i16) {
-        let pairs = [(libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP), (libc::POLLERR, FAILED)];
+        let pairs = [(libc::POLLERR, FAILED), (libc::POLLRDHUP, FINISHED), (libc::POLLHUP, HUNG_UP)];
         for (bit, kept) in pairs {
             if found & bit != 0
                 && self.shared.ended.load(Ordering::Relaxed) & kept == 0
@@ -249,9 +292,9 @@ impl Connection {
                 && !self.is_dissolved()
             {
                 self.shared.ended.fetch_or(kept, Ordering::Relaxed);
-                // The kernel has an error of its own if it held unread bytes as well.
-                if kept == HUNG_UP && found & libc::POLLERR == 0 {
-                    self.keep_loss();
+                if kept == FAILED && self.is_unix() {
+                    // The kernel itself reports that bytes were left unread.
+                    self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed);
                 }
             }
         }

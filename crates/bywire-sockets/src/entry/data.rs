@@ -175,7 +175,7 @@ take_over! {
 /// The error of a socket, which is reported once.
 fn take_error(fd: c_int) -> Option<c_int> {
     match kernel::number(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
-        0 => sockets::socket(fd)?.mapped().ok()?.take_error(),
+        0 => sockets::socket(fd)?.mapped().ok()?.take_error_at_end(),
         number => Some(number),
     }
 }

@@ -103,7 +103,8 @@ take_over! {
 
     /// Sets an option.
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
-        if let Some(reason) = options::reason_to_stay(level, name) {
+        let is_foreign = level == libc::IPPROTO_TCP && sockets::socket(fd).is_some_and(|socket| socket.is_unix());
+        if let Some(reason) = options::reason_to_stay(level, name).filter(|_| !is_foreign) {
             let is_carried = |socket: Socket| socket.carried().is_ok_and(|connection| !connection.is_dissolved());
             let is_carried = sockets::socket(fd).is_some_and(is_carried);
             if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
@@ -178,8 +179,10 @@ fn add_error(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
     // SAFETY: the kernel has written this many bytes there.
     unsafe {
         let number = value.cast::<c_int>();
-        if length.read() as usize == size_of::<c_int>() && number.read_unaligned() == 0 {
-            number.write_unaligned(connection.take_error().unwrap_or(0));
+        if length.read() as usize == size_of::<c_int>() && number.read_unaligned() != 0 {
+            connection.note_told(number.read_unaligned());
+        } else if length.read() as usize == size_of::<c_int>() {
+            number.write_unaligned(connection.take_error_at_end().unwrap_or(0));
         }
     }
 }

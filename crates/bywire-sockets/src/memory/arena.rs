@@ -73,6 +73,9 @@ pub const SHUT: u8 = 8;
 /// This end has shut down its sending direction.
 pub const SHUT_SENDING: u8 = 16;
 
+/// Bytes of this end that a Unix peer has left unread are reported, or the kernel does that.
+pub const TOLD_LOSS: u8 = 32;
+
 /// Values of `SharedSocket::lingers`.
 pub mod linger {
     /// As the kernel made it.
@@ -137,6 +140,9 @@ pub struct SharedSocket {
     pub received: AtomicU64,
     /// It is a Unix socket; see [`crate::connection::domain`].
     pub is_unix: AtomicU8,
+    /// The writer has gone, and this end takes from its ring what the kernel was not given; see
+    /// [`crate::connection::source`].
+    pub takes_rest: AtomicU8,
     /// Whether a call on it blocks; see [`crate::connection::sleep`].
     pub waits: AtomicU8,
     /// Whether it has a timeout for receiving, and for sending; see [`crate::connection::sleep`].
@@ -243,6 +249,7 @@ impl SharedSocket {
             &self.keeps_memory,
             &self.is_other_users,
             &self.is_unix,
+            &self.takes_rest,
         ]
         .into_iter()
         .chain(&self.has_timeout)

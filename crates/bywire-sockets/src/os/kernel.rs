@@ -281,6 +281,9 @@ pub fn room(fd: i32, counted: Room) -> usize {
         bytes.map_or(0, u32::from_ne_bytes) as usize
     };
     let room = without_overhead(word(MAY_SEND).saturating_sub(word(counted as usize)));
+    if let Room::Allocated = counted {
+        return room;
+    }
     // A limit on unsent bytes applies whatever room there is.
     match number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32 as usize {
         0 => room,

@@ -64,8 +64,11 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
             },
             Ok(mut connection) => {
                 let received = receive_carried(&mut connection, parts, flags, real);
+                if received < 0 {
+                    connection.note_told(errno::last());
+                }
                 // The kernel, too, reports an error instead of the end of the stream, once.
-                return match if received == 0 { connection.take_error() } else { None } {
+                return match if received == 0 { connection.take_error_at_end() } else { None } {
                     Some(number) => errno::fail(number),
                     None => received,
                 };
@@ -214,7 +217,7 @@ fn receive_carried(
         // The bytes that a look has found and left.
         let mut seen = 0;
         match step {
-            Step::Received(received) if peeks_at_all && received < total => {
+            Step::Received(received) if peeks_at_all && received < total && !parts.has_control_data() => {
                 // Bytes before an end that has come meanwhile are found by one more look.
                 peeks_at_all = !has_ended(connection);
                 if !peeks_at_all {
@@ -242,6 +245,7 @@ fn receive_carried(
             }
             // Another thread is halfway through a change, which takes microseconds unless it was stopped.
             Step::Moment if is_short(&mut moment) => continue,
+            Step::End if connection.begin_rest() => continue,
             Step::End => {
                 // As in the kernel: a Unix receive that waits for all of its bytes takes an error that it does not report.
                 if done > 0 && waits_for_all && connection.is_unix() {
@@ -263,6 +267,9 @@ fn receive_carried(
                     false => receive_now(connection, parts, done, flags, usize::MAX),
                 });
                 count(connection.shared, flags, received);
+                if received == 0 && total > 0 && connection.begin_rest() {
+                    continue;
+                }
                 return received;
             }
             Step::Real | Step::Empty | Step::UnderWay | Step::Moment => {}
@@ -385,7 +392,7 @@ fn is_short(since: &mut Option<u64>) -> bool {
 fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
-        Ok(Source::Kernel) if STREAM.route(&connection.remote) != Ok(Route::Kernel) => {
+        Ok(Source::Kernel) if connection.incoming() != Ok(Route::Kernel) => {
             kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
         }
         _ => false,
@@ -400,7 +407,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             false => Step::Failed(libc::ECONNRESET),
         });
     }
-    if STREAM.route(&connection.remote)? == Route::Kernel {
+    if connection.incoming()? == Route::Kernel {
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.shared.receiving.hold();
@@ -412,7 +419,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             Ok(take_from_kernel(connection, parts, done, flags, u64::MAX))
         }
-        Source::Kernel if STREAM.route(&connection.remote)? == Route::Kernel => Ok(Step::Again),
+        Source::Kernel if connection.incoming()? == Route::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
         Source::KernelUntil(_) if connection.is_shared() && !connection.is_counted() => Ok(Step::Again),
         Source::KernelUntil(left) => {
@@ -471,7 +478,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
-            let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
+            let is_last = matches!(connection.incoming()?, Route::Back(_));
             if !is_taken && is_last && length == available {
                 // The following bytes are in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
@@ -641,7 +648,7 @@ fn take_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 /// Peeks at bytes that came through the kernel behind the ring, while bytes from before the ring wait there as well.
 /// Those are read once more, to where they are already.
 fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: usize, flags: i32) -> usize {
-    if !matches!(STREAM.route(&connection.remote), Ok(Route::Back(_))) {
+    if !matches!(connection.incoming(), Ok(Route::Back(_))) {
         return 0;
     }
     let (before, first) = parts.window(0, seen);

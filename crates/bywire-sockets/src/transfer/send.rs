@@ -6,6 +6,7 @@ use bywire_pairing::reason::Reason;
 use bywire_ring::distance::{self, StoreKind};
 use bywire_ring::stream::{LEAVING, News, Route, Sleep};
 
+use crate::connection::domain::Domain;
 use crate::connection::sleep::{self, Woken};
 use crate::connection::sockets::{self, Connection, KernelCall, STREAM, Socket, counted};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING, SharedSocket};
@@ -49,7 +50,7 @@ fn send_tracked(
 ) -> isize {
     if let Some(reason) = never_by(flags, is_special) {
         let is_with = is_special && socket.is_unix();
-        return send_specially(socket, if is_with { Reason::Ancillary } else { reason }, real);
+        return send_specially(socket, if is_with { Reason::Ancillary } else { reason }, flags, real);
     }
     let mut socket = socket;
     if !socket.is_carried() {
@@ -83,15 +84,48 @@ fn never_by(flags: i32, is_special: bool) -> Option<Reason> {
     }
 }
 
-fn send_specially(socket: Socket, reason: Reason, real: &dyn Fn() -> isize) -> isize {
+fn send_specially(socket: Socket, reason: Reason, flags: i32, real: &dyn Fn() -> isize) -> isize {
     socket.stay(reason);
     match socket.carried() {
+        Ok(mut connection) if reason == Reason::Ancillary => send_beside(&mut connection, flags, real),
         Ok(connection) => {
             connection.bring_back(reason);
+            let _inside = counted(&connection.shared.kernel_writers);
             real()
         }
         Err(plain) => send_plainly(&plain, real).unwrap_or_else(real),
     }
+}
+
+/// Sends a message with descriptors or credentials, which only the kernel can pass on. This direction goes on through the
+/// kernel for good, behind what is in the ring. The other direction stays where it is.
+fn send_beside(connection: &mut Connection, flags: i32, real: &dyn Fn() -> isize) -> isize {
+    let mut deadline = None;
+    signal_deferral::begin_call();
+    loop {
+        connection.serve();
+        {
+            let _held = connection.shared.sending.hold();
+            if matches!(STREAM.route(&connection.own), Ok(Route::Ring | Route::Ending)) {
+                connection.end_ring();
+            }
+        }
+        connection.tell(News::Route);
+        if !connection.owes() || own_call::are_over() {
+            break;
+        }
+        // It comes behind the bytes that the kernel has no room for yet.
+        let _waiting = Waiting::begin(connection);
+        match wait_to_pay(connection, flags, &mut deadline) {
+            None => {}
+            Some(libc::EPIPE) => return broken_pipe(0, flags),
+            Some(number) => return errno::fail(number),
+        }
+    }
+    let _inside = counted(&connection.shared.kernel_writers);
+    let sent = connection.away(real);
+    count(connection.shared, sent);
+    sent
 }
 
 /// Sends through the kernel, counted; `None`: the connection is carried by now.
@@ -319,6 +353,10 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
         return Step::Kernel;
     }
     let _held = connection.shared.sending.hold();
+    // Another thread may have told it to stay meanwhile, and has found nothing to end.
+    if connection.shared.never.load(Ordering::Relaxed) != 0 {
+        return Step::Kernel;
+    }
     if STREAM.route(&connection.own) != Ok(Route::Kernel)
         || connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
         || !STREAM.begin(&connection.own, &connection.remote)
@@ -429,7 +467,12 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     }
     // A killed peer announces nothing.
     let sends = connection.shared.sends.fetch_add(1, Ordering::Relaxed);
-    if STREAM.flags(&connection.remote) & LEAVING != 0 || sends % ASK_EVERY == ASK_EVERY - 1 {
+    let is_due = match connection.domain() {
+        Domain::Tcp => sends % ASK_EVERY == ASK_EVERY - 1,
+        // Its kernel refuses what is sent to a killed peer at once, where TCP's takes it.
+        Domain::Unix => connection.is_due_to_ask(),
+    };
+    if STREAM.flags(&connection.remote) & LEAVING != 0 || is_due {
         connection.ask_kernel();
     }
     // The kernel has the right error, and the signal, for bytes that can no longer be sent.

@@ -433,3 +433,228 @@ fn serve_as_worker() {
     assert_eq!(unsafe { libc::waitpid(worker, &raw mut status, 0) }, worker);
     assert_eq!(status, 0);
 }
+
+/// Gives up the capability by which a process may exceed the limits of its socket buffers, as most programs have none.
+fn give_up_large_buffers() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    /// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h, and `CAP_NET_ADMIN`.
+    const VERSION: u32 = 0x2008_0522;
+    const NET_ADMIN: u32 = 12;
+    let (mut header, mut sets) = (Header { version: VERSION, pid: 0 }, [[0u32; 3]; 2]);
+    // SAFETY: live structures of the layout that this version has.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()), 0);
+        sets[0].iter_mut().for_each(|set| *set &= !(1 << NET_ADMIN));
+        assert_eq!(libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()), 0);
+    }
+}
+
+const MUCH_BYTES: usize = 1_000_000;
+
+fn much() -> Vec<u8> {
+    (0..MUCH_BYTES).map(|at| (at % 251) as u8).collect()
+}
+
+/// Sends much by a blocking end, and does something more with it.
+fn send_much(fd: RawFd, then: impl FnOnce(RawFd) + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let bytes = much();
+        // SAFETY: a live slice.
+        let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        assert_eq!(sent as usize, bytes.len());
+        then(fd);
+    })
+}
+
+/// Receives to the end, and writes how much was right, and how it ended.
+fn tell_rest(text: &mut String, fd: RawFd, done: usize) {
+    let (bytes, mut at) = (much(), done);
+    let end = loop {
+        let (received, piece) = test_service::receive(fd, 50_000, 0);
+        if received <= 0 || !bytes[at..].starts_with(&piece) {
+            break received;
+        }
+        at += piece.len();
+    };
+    tell(text, &format!("rest {at}"), end);
+}
+
+#[test]
+fn no_byte_is_lost_that_a_closed_end_has_sent_before_the_other_end_asks_for_credentials() {
+    same_by(Domain::Unix, |text| {
+        give_up_large_buffers();
+        for closes in [false, true] {
+            let (client, server) = same::pair();
+            let sender = send_much(client, move |fd| {
+                if closes {
+                    test_service::close(fd);
+                } else {
+                    shut_down(fd, libc::SHUT_WR);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            set_option(server, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+            tell_rest(text, server, 0);
+            sender.join().expect("it has sent");
+        }
+    });
+}
+
+#[test]
+fn no_byte_is_lost_that_an_end_owes_while_it_is_closed() {
+    same_by(Domain::Unix, |text| {
+        give_up_large_buffers();
+        let (client, server) = same::pair();
+        let sender = send_much(client, |fd| {
+            std::thread::sleep(Duration::from_millis(50));
+            // Whatever has to be given back is begun here, and ends with the close.
+            test_service::poll(fd, libc::POLLOUT);
+            test_service::close(fd);
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        test_service::set_nonblocking(server, true);
+        set_option(server, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+        test_service::set_nonblocking(server, false);
+        std::thread::sleep(Duration::from_millis(50));
+        tell_rest(text, server, 0);
+        sender.join().expect("it has sent");
+    });
+}
+
+#[test]
+fn a_descriptor_is_an_answer_to_an_end_that_has_shut_down() {
+    same_by(Domain::Unix, |text| {
+        let (client, server) = same::pair();
+        let (file, _other) = std::io::pipe().expect("a pipe");
+        let sender = send_much(client, |fd| shut_down(fd, libc::SHUT_WR));
+        std::thread::sleep(Duration::from_millis(50));
+        let first = test_service::receive(server, 1000, 0);
+        tell(text, "first", first.0);
+        tell(text, "descriptor", send_with(server, b"answer", &[file.as_raw_fd()]));
+        tell_rest(text, server, 1000);
+        sender.join().expect("it has sent");
+        tell_arrivals(text, client, &[100]);
+    });
+}
+
+#[test]
+fn a_descriptor_is_sent_without_delay() {
+    if test_service::is_driver_by(Domain::Unix) {
+        let (client, server) = same::pair();
+        let (file, _other) = std::io::pipe().expect("a pipe");
+        // This end has not read something, and its peer sleeps.
+        assert_eq!(test_service::send(client, &[1; 100], 0), 100);
+        let reader = std::thread::spawn(move || receive_with(client, 1, 0).passed.len());
+        std::thread::sleep(Duration::from_millis(50));
+        let began = std::time::Instant::now();
+        assert_eq!(send_with(server, b"x", &[file.as_raw_fd()]), 1);
+        assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
+        assert_eq!(reader.join().expect("it has read"), 1);
+        assert_eq!(test_service::receive(server, 100, 0).0, 100);
+    }
+}
+
+#[test]
+fn the_error_of_unread_bytes_is_reported_however_it_is_asked_for() {
+    same_by(Domain::Unix, |text| {
+        for way in 0..4 {
+            let (client, server) = same::pair();
+            if way == 0 {
+                // Everything has hung up before the close.
+                tell(text, "unread", test_service::send(client, b"unread", 0));
+                shut_down(server, libc::SHUT_RDWR);
+                tell(text, "hung up", test_service::poll(client, libc::POLLIN).0);
+            } else {
+                tell(text, "unread", test_service::send(client, b"unread", 0));
+                tell(text, "last", test_service::send(server, b"last", 0));
+            }
+            test_service::close(server);
+            test_service::settle_close(client);
+            match way {
+                1 => tell(text, "error", test_service::option(client, libc::SO_ERROR)),
+                2 => tell(text, "send", test_service::send(client, b"x", 0)),
+                _ => {}
+            }
+            tell_arrivals(text, client, &[100, 100, 100]);
+            tell(text, "error", test_service::option(client, libc::SO_ERROR));
+            test_service::close(client);
+        }
+    });
+}
+
+#[test]
+fn an_end_that_stops_receiving_still_sends_although_bytes_were_owed_to_it() {
+    same_by(Domain::Unix, |text| {
+        give_up_large_buffers();
+        let (client, server) = same::pair();
+        test_service::set_nonblocking(client, true);
+        let bytes = much();
+        let sent = test_service::send(client, &bytes, 0);
+        tell(text, "sent", i64::from(sent > 0));
+        test_service::set_nonblocking(server, true);
+        set_option(server, libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+        test_service::poll(client, libc::POLLOUT);
+        shut_down(server, libc::SHUT_RD);
+        tell(text, "refused", test_service::send(client, b"x", 0));
+        tell(text, "answer", test_service::send(server, b"answer", 0));
+        tell(text, "received", test_service::receive(client, 100, 0).0);
+    });
+}
+
+#[test]
+fn a_connection_whose_client_speaks_before_it_is_accepted_is_carried() {
+    if test_service::is_driver_by(Domain::Unix) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("listen");
+        let client = UnixStream::connect(&path).expect("connect");
+        (0..20).for_each(|_| assert_eq!(test_service::send(client.as_raw_fd(), b"early", 0), 5));
+        let (server, _) = listener.accept().expect("accept");
+        assert_eq!(test_service::receive(server.as_raw_fd(), 200, 3).0, 100);
+        [&client, &server].into_iter().for_each(|end| end.set_nonblocking(true).expect("non-blocking"));
+        test_service::carry((client.as_raw_fd(), server.as_raw_fd()));
+    }
+}
+
+#[test]
+fn sends_to_a_killed_peer_fail_soon() {
+    if test_service::plays(&[("flood", talk_to_the_dead), ("drain", listen_and_sleep)]) {
+        return;
+    }
+    let pairing = TestService::new();
+    let name = pairing.path("socket").display().to_string();
+    let mut listener = Running::start(pairing.program("drain", Some(2)).env(PATH, &name));
+    assert_eq!(listener.hear(), "listens");
+    let mut sender = Running::start(pairing.program("flood", Some(2)).env(PATH, &name));
+    assert_eq!(sender.hear(), "carried");
+    listener.child.kill().expect("killed");
+    listener.child.wait().expect("gone");
+    drop(sender.child.stdin.take());
+    assert_eq!(sender.hear(), "refused");
+    assert!(sender.end().success());
+}
+
+/// Sends to a killed peer after a pause: the kernel refuses the first byte.
+fn talk_to_the_dead() {
+    let peer = UnixStream::connect_addr(&address(&told(PATH))).expect("connect");
+    let fd = peer.as_raw_fd();
+    for _ in 0..500 {
+        assert_eq!(test_service::send(fd, b"x", 0), 1);
+        assert_eq!(test_service::receive(fd, 1, 0).0, 1);
+    }
+    say("carried");
+    let _killed = std::io::stdin().read(&mut [0]);
+    assert_eq!(test_service::send(fd, b"x", 0), -1);
+    assert_eq!(test_service::errno(), libc::EPIPE);
+    say("refused");
+}
+
+fn listen_and_sleep() {
+    let listener = UnixListener::bind_addr(&address(&told(PATH))).expect("listen");
+    say("listens");
+    echo(&listener);
+}

@@ -338,6 +338,15 @@ pub fn unix_streams() -> (UnixStream, UnixStream) {
     (client, listener.accept().expect("accept").0)
 }
 
+/// Makes calls on a descriptor wait, or not.
+pub fn set_nonblocking(fd: RawFd, is_nonblocking: bool) {
+    // SAFETY: no pointers.
+    assert_eq!(
+        unsafe { libc::fcntl(fd, libc::F_SETFL, if is_nonblocking { libc::O_NONBLOCK } else { 0 }) },
+        0
+    );
+}
+
 /// Echoes what comes until the end. `wait` waits for each piece, and returns `false` if none came.
 pub fn give_back(peer: &mut TcpStream, wait: impl Fn() -> bool) {
     let mut buffer = [0; 512];
@@ -667,10 +676,15 @@ pub fn option(fd: RawFd, name: i32) -> i64 {
 
 /// Runs this test as a program with the library, in which connections must be carried. `true`: this is that program.
 pub fn is_driver() -> bool {
+    is_driver_by(Domain::Tcp)
+}
+
+/// The same for connections of this domain.
+pub fn is_driver_by(domain: Domain) -> bool {
     if role().is_some() {
         return true;
     }
-    let pairing = TestService::new();
+    let pairing = TestService::with_domain(domain);
     pairing.drive(1);
     assert!(pairing.status().carried_ever > 0, "{:?}", pairing.status());
     false
