@@ -28,7 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
             derive(descriptor.to_bytes(), &frame, frame.len()).expect("legal");
             assert!(frame.len() <= BYTES_MAX);
             let numbers = parts.iter().map(|part| part.frame);
-            let before = numbers.clone().flat_map(|number| apart(frames[number as usize].0, &frames[number as usize].1));
+            let before = numbers
+                .clone()
+                .flat_map(|number| apart(frames[number as usize].0, &frames[number as usize].1));
             assert_eq!(apart(descriptor, &frame), before.collect::<Vec<_>>());
             order.extend(numbers);
         }
@@ -145,7 +147,11 @@ fn with_payload(headers: &mut [u8], payload: &[u8], mode: u8) -> (Descriptor, Ve
         ..Descriptor::PLAIN
     };
     if mode & 3 == 1 || descriptor.check(&frame, frame.len()).is_err() {
-        return if descriptor.check(&frame, frame.len()).is_ok() { (descriptor, frame) } else { (Descriptor::PLAIN, frame) };
+        return if descriptor.check(&frame, frame.len()).is_ok() {
+            (descriptor, frame)
+        } else {
+            (Descriptor::PLAIN, frame)
+        };
     }
     let mut frame = {
         let mut segmenter = Segmenter::new(descriptor, &frame).expect("checked");
@@ -161,7 +167,8 @@ fn with_payload(headers: &mut [u8], payload: &[u8], mode: u8) -> (Descriptor, Ve
 /// The next frame's sequence number and identification.
 fn follow(headers: &mut [u8], payload_bytes: usize) {
     let add = |field: &mut [u8], more: usize| {
-        let number = field.iter().fold(0usize, |number, byte| number << 8 | usize::from(*byte)).wrapping_add(more);
+        let number =
+            field.iter().fold(0usize, |number, byte| number << 8 | usize::from(*byte)).wrapping_add(more);
         let bytes = number.to_be_bytes();
         field.copy_from_slice(&bytes[bytes.len() - field.len()..]);
     };

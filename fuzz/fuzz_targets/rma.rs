@@ -5,9 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_match::rma::head::Head;
-use bywire_match::rma::{
-    Access, AccessId, Denied, Event, Frame, Limits, Memory, Place, PutId, Rma, Source,
-};
+use bywire_match::rma::{Access, AccessId, Denied, Event, Frame, Limits, Memory, Place, PutId, Rma, Source};
 use bywire_match::{PeerId, Refused, Sink};
 use libfuzzer_sys::fuzz_target;
 
@@ -68,7 +66,7 @@ impl Memory for Regions {
 
     fn write(&mut self, place: Place, payload: &[u8]) {
         assert_eq!(place.length, payload.len() as u64);
-        assert!(place.key % 2 == 0, "memory that may only be read is written");
+        assert!(place.key.is_multiple_of(2), "memory that may only be read is written");
         let region = self.0.get_mut(&place.key).expect("memory that is not registered is written");
         region[place.offset as usize..][..payload.len()].copy_from_slice(payload);
     }

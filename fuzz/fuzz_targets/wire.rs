@@ -6,10 +6,10 @@ use bywire_wire::batch::Batch;
 use bywire_wire::connection::{Connection, Options, Receipt, State};
 use bywire_wire::frame::{LANES, Lane, Payload, frames};
 use bywire_wire::keys::{Security, Side};
-use bywire_wire::sealing::Sealer;
 use bywire_wire::packet::{self, HEADER_BYTES, Header, PacketKind};
 use bywire_wire::received::Received;
 use bywire_wire::record::Head;
+use bywire_wire::sealing::Sealer;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

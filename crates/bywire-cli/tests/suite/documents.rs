@@ -57,7 +57,7 @@ use Rule::{Elsewhere, NotRun, Run};
 const PLACEHOLDER: &str = "its words in capitals stand for others";
 
 /// The rule of a command is the first one whose words it begins with.
-const RULES: [(&str, Rule); 76] = [
+const RULES: &[(&str, Rule)] = &[
     ("bywire measure LEVEL TEST", NotRun(PLACEHOLDER)),
     ("bywire measure udp latency --between 192.0.2.7", Run(FarEnd)),
     (
@@ -161,10 +161,10 @@ const RULES: [(&str, Rule); 76] = [
 ];
 
 /// Pages that one test runs from the first command to the last.
-const WHOLE_PAGES: [(&str, &str); 1] = [("docs/tutorial.md", "crates/bywire-cli/tests/suite/tutorial.rs")];
+const WHOLE_PAGES: &[(&str, &str)] = &[("docs/tutorial.md", "crates/bywire-cli/tests/suite/tutorial.rs")];
 
 /// What is no command: the blocks of a language on a page, how many there are, and how they are tested.
-const EXAMPLES: [(&str, &str, usize, Rule); 14] = [
+const EXAMPLES: &[(&str, &str, usize, Rule)] = &[
     ("docs/c.md", "c", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("docs/c.md", "cmake", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
     ("docs/c.md", "cpp", 1, Elsewhere("crates/bywire-capi/tests/suite/examples.rs")),
