@@ -46,9 +46,19 @@ pub fn have_file(path: &str, package: &str) -> bool {
 
 /// What `./x test` has installed only for the tests, if it could.
 pub fn cached(path: &str) -> Option<PathBuf> {
+    Some(cache()?.join(path)).filter(|path| path.exists())
+}
+
+/// A directory for what a compiler builds of other projects' sources. Every clone of this machine uses it, so that one of
+/// them builds.
+pub fn kept(name: &str) -> PathBuf {
+    cache().unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).join(name)
+}
+
+fn cache() -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-    Some(cache.join("bywire").join(path)).filter(|path| path.exists())
+    Some(cache.join("bywire"))
 }
 
 fn is_there(program: &str) -> bool {

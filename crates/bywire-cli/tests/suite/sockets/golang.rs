@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::languages::{serve, source};
 use super::{Fabric, ended, said};
-use crate::packages::have;
+use crate::packages::{have, kept};
 
 const BECAUSE: &str =
     "a program or library in Go calls the kernel by itself, and all of its connections are the kernel's";
@@ -15,8 +15,8 @@ fn build(fabric: &Fabric, words: &[&str], made: &str, from: &str) -> String {
     let place = fabric.place(made);
     let mut command = fabric.plain(&[words, &["-o", &place, from]].concat());
     command.current_dir(source("golang")).env("CGO_ENABLED", "1");
-    command.env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
     // Go builds its own library the first time, which takes minutes on a busy machine.
+    command.env("GOCACHE", kept("go-build"));
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{words:?}: {output:?}");
     place

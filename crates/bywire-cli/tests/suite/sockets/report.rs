@@ -11,7 +11,7 @@ use bywire_testing::eventually;
 
 use super::groups::Group;
 use super::{Fabric, SLOW_SERVER, await_listener, ended, groups, port, start, text, write};
-use crate::packages::have;
+use crate::packages::{have, kept};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -194,7 +194,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     let [source, program] = ["echo.go", "echo"].map(|name| fabric.place(name));
     write(&source, GO);
     let mut build = fabric.plain(&["go", "build", "-ldflags=-linkmode=external", "-o", &program, &source]);
-    build.env("CGO_ENABLED", "1").env("GOCACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/go"));
+    build.env("CGO_ENABLED", "1").env("GOCACHE", kept("go-build"));
     let built = ended(&mut build);
     assert!(built.status.success(), "{built:?}");
     // Directly, and through another program.

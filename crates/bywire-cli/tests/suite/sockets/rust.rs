@@ -2,13 +2,14 @@
 //! talk with a slow peer and time out: plain, with inline system calls (with or without optimization, and in a soak
 //! both) and by the C library. `--explain` names the reason. Needs a network for cargo.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use bywire_testing::draw::one_or_all;
 
 use super::languages::{meet, serve, source};
 use super::{Fabric, ended, said};
+use crate::packages::kept;
 
 /// How a program is built, and what becomes of its connections.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ const BECAUSE: &str = "the program calls the kernel by itself for some of its ca
 /// The programs, built outside of the workspace, whose features of rustix would be theirs as well.
 fn built(options: &[&str]) -> Option<PathBuf> {
     let manifest = source("async_io/Cargo.toml");
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("async-echo").join(options.concat());
+    let target = kept("async-echo").join(options.concat());
     let cargo = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO"));
         command.args(words).args(["--locked", "--quiet", "--manifest-path", &manifest]);
