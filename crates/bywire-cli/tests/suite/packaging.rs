@@ -70,7 +70,8 @@ fn the_page_lists_every_package_that_x_installs() {
     let listed: Vec<&str> =
         line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').collect();
     let calls = x.lines().filter_map(|line| line.split_once("packages ")).map(|(_, words)| words);
-    let words = calls.chain(parts.lines().filter(|line| !line.starts_with('#'))).flat_map(str::split_whitespace);
+    let words =
+        calls.chain(parts.lines().filter(|line| !line.starts_with('#'))).flat_map(str::split_whitespace);
     let pairs = words.filter_map(|word| word.trim_end_matches(';').split_once(':'));
     let installed: Vec<&str> = pairs.map(|(_, package)| package).filter(|name| !name.is_empty()).collect();
     assert!(installed.len() > 40, "{installed:?}");
