@@ -116,7 +116,8 @@ impl Connection {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
             Err(Corrupt) => self.reset(),
             // The kernel accepts no bytes behind the end that it was told. They stay in the ring.
-            Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 || self.is_refused() => {}
+            Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 || self.is_refused() => {
+            }
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
@@ -131,7 +132,8 @@ impl Connection {
         if unread > 0 {
             self.ask_kernel();
         }
-        if unread == 0 || is_shut || self.peer_is_gone() || self.is_refused() || !self.kernel_has_room(unread) {
+        if unread == 0 || is_shut || self.peer_is_gone() || self.is_refused() || !self.kernel_has_room(unread)
+        {
             STREAM.back(&self.own, tail);
             return;
         }

@@ -74,7 +74,8 @@ fn receive_with(fd: RawFd, length: usize, flags: i32) -> Arrived {
             let (data, bytes) = (libc::CMSG_DATA(header), (*header).cmsg_len - libc::CMSG_LEN(0) as usize);
             match (*header).cmsg_type {
                 libc::SCM_RIGHTS => arrived.passed.extend(
-                    (0..bytes / 4).map(|at| OwnedFd::from_raw_fd(data.cast::<RawFd>().add(at).read_unaligned())),
+                    (0..bytes / 4)
+                        .map(|at| OwnedFd::from_raw_fd(data.cast::<RawFd>().add(at).read_unaligned())),
                 ),
                 libc::SCM_CREDENTIALS => {
                     arrived.user = Some(data.cast::<libc::ucred>().read_unaligned().uid);
@@ -172,7 +173,8 @@ fn addresses_are_those_of_the_kernel() {
             let mut length = 5;
             let (mut buffer, place) = ([0u8; 2], (&raw mut address).cast());
             // SAFETY: live buffers of the lengths given.
-            let received = unsafe { libc::recvfrom(to, buffer.as_mut_ptr().cast(), 2, 0, place, &raw mut length) };
+            let received =
+                unsafe { libc::recvfrom(to, buffer.as_mut_ptr().cast(), 2, 0, place, &raw mut length) };
             tell(text, "from", received as i64);
             writeln!(text, "family = {} {}", address.sun_family, length > 5).expect("a string");
             // The rest, without room for an address.
@@ -250,9 +252,10 @@ fn two_programs_are_carried_by_path_and_by_abstract_name() {
         return;
     }
     let pairing = TestService::new();
-    for (at, name) in [pairing.path("socket").display().to_string(), format!("@bywire-{}", std::process::id())]
-        .into_iter()
-        .enumerate()
+    for (at, name) in
+        [pairing.path("socket").display().to_string(), format!("@bywire-{}", std::process::id())]
+            .into_iter()
+            .enumerate()
     {
         let mut server = Running::start(pairing.program("serve", Some(2)).env(PATH, &name));
         assert_eq!(server.hear(), "listens");

@@ -201,8 +201,7 @@ fn a_program_in_go_that_loads_the_library_is_reported_with_the_reason() {
     for words in [&[program.as_str()][..], &["sh", "-c", &format!("{program}; exit $?")]] {
         let output = ended(&mut fabric.explained(words));
         let said = String::from_utf8_lossy(&output.stderr);
-        let wanted =
-            ": a program or library in Go calls the kernel by itself, and all of its connections are the kernel's";
+        let wanted = ": a program or library in Go calls the kernel by itself, and all of its connections are the kernel's";
         assert!(output.status.success() && said.contains(wanted), "{words:?}: {said}");
         assert!(said.starts_with("bywire: 0 of this program's connections were carried, 0 were not\n"));
         assert_eq!(said.lines().count(), 2, "{said}");

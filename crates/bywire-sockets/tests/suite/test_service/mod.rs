@@ -454,9 +454,8 @@ fn unread_memory(fd: RawFd) -> u64 {
     const ALLOCATED: usize = 2;
     let (mut found, mut length) = ([0u32; 9], 36);
     // SAFETY: a live array of that length.
-    let status = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, MEMORY, found.as_mut_ptr().cast(), &raw mut length)
-    };
+    let status =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, MEMORY, found.as_mut_ptr().cast(), &raw mut length) };
     assert_eq!(status, 0, "{}", errno());
     found[ALLOCATED].into()
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 
-use super::{Domain, TestService};
 use super::calls::let_wait;
 use super::roles::this_test;
+use super::{Domain, TestService};
 
 /// Runs `thing` in a separate program, without the library and with it, both at once, and compares the output.
 pub fn same(thing: fn(&mut String)) {
