@@ -570,7 +570,7 @@ fn carried_services() -> Finding {
         None => Tried::Off("systemd does not answer here".to_owned()),
         Some(units) if units.is_empty() => Tried::Off("no service is started by `bywire run`".to_owned()),
         Some(units) if units.iter().any(|unit| unit.loaded == Loaded::No) => Tried::Lacks(format!(
-            "started by `bywire run`, and no process of it has loaded the library, so it is TCP: {}",
+            "started by `bywire run`, and no process of it has loaded the library, so nothing of it is carried: {}",
             names(&units, Loaded::No)
         )),
         Some(units) if units.iter().any(|unit| unit.loaded == Loaded::Unknown) => {

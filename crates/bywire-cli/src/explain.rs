@@ -269,7 +269,7 @@ impl<'a> Ended<'a> {
             ),
             false => {
                 format!(
-                    "process {}: {local} to {remote}: {bytes}, by TCP: {}",
+                    "process {}: {local} to {remote}: {bytes}, by the kernel: {}",
                     self.process,
                     reason(self.fate)
                 )
@@ -316,7 +316,7 @@ mod tests {
         let told = tell("7 carried a b 1 9 0 0\n7 carried a c 9 9 1 0\n7 carried a d 9 9 0 1\n");
         assert!(told.starts_with("bywire: 2 of this program's connections were carried, 1 was not\n"));
         assert!(
-            told.contains("a to b: 1 byte sent, 9 received, by TCP: it was paired, and closed"),
+            told.contains("a to b: 1 byte sent, 9 received, by the kernel: it was paired, and closed"),
             "{told}"
         );
         assert!(

@@ -21,6 +21,7 @@ Examples:
   bywire measure eth stream --mtu 9000 --link two-processes
   bywire measure eth streams --connections 4 --link two-processes
   bywire measure sock rr --size 1 --epoll
+  bywire measure sock rr --domain unix --size 1
   bywire measure sock rr --load 8 --time 10
   bywire measure tcp fanin --connections 12 --nodes 4
   bywire measure mpi latency --mpi mpich --link tcp --size 8

@@ -98,7 +98,7 @@ enum Action {
         before_help = "Examples:\n  bywire man | man -l -\n  bywire man --output /usr/local/share/man/man1"
     )]
     Man(manual::ManArgs),
-    /// Run a program so that its TCP connections to other such programs are carried in memory
+    /// Run a program so that its connections to other such programs, by TCP or Unix sockets, are carried in memory
     Run(run::RunArgs),
     /// Have services of systemd started by `bywire run`, as their packages ship them
     Service(service::ServiceArgs),

@@ -64,7 +64,8 @@ impl MeasureArgs {
         interrupt::arm()?;
         let request = self.request()?;
         if self.style.is_some() {
-            Netperf::check(&request.level, &request.test).map_err(Misuse::of)?;
+            let level = if request.is_unix() { "unix" } else { request.level.as_str() };
+            Netperf::check(level, &request.test).map_err(Misuse::of)?;
         }
         let bar = Progress::new();
         let measured = measure::run(request, &mut |share| bar.advance(share));

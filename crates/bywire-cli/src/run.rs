@@ -1,4 +1,4 @@
-//! `bywire run`: programs whose TCP connections to each other are carried in memory.
+//! `bywire run`: programs whose connections to each other, by TCP or Unix stream sockets, are carried in memory.
 
 use std::fs;
 use std::io;
@@ -91,8 +91,8 @@ fn after_help() -> String {
     let variables: String = OPTIONS.iter().filter_map(OptionRow::variable_help).collect();
     format!(
         "\
-Connections between two programs that run this way, on one machine and in one network namespace, leave the kernel \
-after their first calls. Every other connection stays TCP. Both programs must be of one user, unless `bywire pair` \
+Connections by TCP or Unix stream sockets between two programs that run this way, on one machine and in one network \
+namespace, leave the kernel after their first calls. Every other connection stays the kernel's. Both programs must be of one user, unless `bywire pair` \
 serves the machine.
 
 Variables:
@@ -143,7 +143,7 @@ impl RunArgs {
         let launch = match preload_check::obstacle(&library) {
             None => Some(served(launch)?),
             Some(obstacle) => {
-                complain("bywire", format!("{obstacle}: everything stays TCP"));
+                complain("bywire", format!("{obstacle}: everything stays the kernel's"));
                 None
             }
         };
@@ -233,9 +233,9 @@ impl ServiceArgs {
 }
 
 /// Uses the machine's service if there is one, and otherwise this user's own, which is started. Without any service,
-/// everything stays TCP, and the program still runs.
+/// everything stays the kernel's, and the program still runs.
 fn served(launch: Launch) -> Result<Launch> {
-    let complain = |said: String| complain("bywire", said + ": everything stays TCP");
+    let complain = |said: String| complain("bywire", said + ": everything stays the kernel's");
     if let Some(socket) = machine_socket()? {
         match status::query(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),

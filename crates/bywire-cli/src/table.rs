@@ -5,7 +5,7 @@ use bywire_results::breakdown::Account;
 use bywire_results::cell::DISTURBED;
 use bywire_results::cell::{Cacheline, Cell, CpuEnd, Unit};
 use bywire_results::message_link::SECURITY;
-use bywire_results::parameter::Waiting;
+use bywire_results::parameter::{Domain, Waiting};
 use bywire_results::quantity;
 use bywire_results::web;
 
@@ -338,6 +338,7 @@ fn manner(cell: &Cell) -> Vec<String> {
     let parts = [
         chosen.text(SECURITY).map(str::to_owned),
         chosen.text("protocol").map(str::to_uppercase),
+        (chosen.domain() == Domain::Unix).then(|| "Unix".to_owned()),
         chosen.number("mtu").map(|mtu| format!("MTU {mtu}")),
         chosen.is_off("segmentation").then(|| "not segmented".to_owned()),
         chosen.real("loss").map(|percent| format!("{percent} % lost")),
@@ -455,6 +456,7 @@ mod tests {
         };
         assert_eq!(way_of("sock", "spin", json!("adaptive")), "");
         assert_eq!(way_of("sock", "spin", json!(false)), "sleeping");
+        assert_eq!(way_of("sock", "domain", json!("unix")), "Unix");
         assert_eq!(way_of("tcp", "spin", json!(false)), "");
         assert_eq!(way_of("tcp", "spin", json!(true)), "polling");
         assert_eq!(way_of("tcp", "epoll", json!(true)), "epoll");

@@ -69,7 +69,7 @@ pub enum LaunchError {
     /// The named file is not the library.
     #[error("{} is not Bywire's library for sockets: leave out --library and {LIBRARY_VARIABLE}, or give the path of that", .0.display())]
     OtherFile(PathBuf),
-    /// The service could not be started, so everything would stay TCP.
+    /// The service could not be started, so everything would stay the kernel's.
     #[error("cannot start the pairing service: {0}")]
     Service(String),
 }

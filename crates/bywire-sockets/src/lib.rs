@@ -1,4 +1,4 @@
-//! Carries the TCP connections of unmodified programs on one machine in shared memory.
+//! Carries the connections of unmodified programs on one machine, by TCP and by Unix stream sockets, in shared memory.
 //!
 //! `bywire run` preloads this library. It hooks the C library's calls on descriptors. `docs/sockets.md` says what it
 //! never does, and `docs/carried-connections.md` how it works.

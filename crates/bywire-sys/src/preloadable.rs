@@ -1,53 +1,31 @@
 //! Socket calls through the C library, as ordinary programs make them, so that a preloaded library can replace them.
 //! The calls of `rustix` go straight to the kernel.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFlags, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags};
 
-/// A new TCP socket of the address's family.
+/// A new stream socket of that domain: of TCP, or a Unix stream.
 ///
 /// # Errors
 /// The error of the kernel.
-pub fn tcp(address: &SocketAddr) -> Result<OwnedFd, Errno> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+pub fn stream(domain: AddressFamily) -> Result<OwnedFd, Errno> {
     // SAFETY: no pointers.
-    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+    owned(unsafe { libc::socket(domain.as_raw().into(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
 }
 
 /// Connects.
 ///
 /// # Errors
 /// The error of the kernel.
-pub fn connect(socket: impl AsFd, address: &SocketAddr) -> Result<(), Errno> {
+pub fn connect(socket: impl AsFd, address: &impl SocketAddrArg) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
-    let status = match address {
-        SocketAddr::V4(address) => {
-            let name = libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: address.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the pointer and the length describe a live address.
-            unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
-        }
-        SocketAddr::V6(address) => {
-            let name = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: address.port().to_be(),
-                sin6_flowinfo: address.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                sin6_scope_id: address.scope_id(),
-            };
-            // SAFETY: the pointer and the length describe a live address.
-            unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
-        }
-    };
+    // SAFETY: the pointer and the length describe an address, which lives until the call returns.
+    let status = unsafe { address.with_sockaddr(|address, bytes| libc::connect(fd, address.cast(), bytes)) };
     if status == 0 { Ok(()) } else { Err(last()) }
 }
 

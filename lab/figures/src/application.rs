@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,17 +35,31 @@ pub enum Mode {
     Plain,
     /// By the kernel's Unix socket, if the program has one. Neither end.
     Unix,
-    /// Both ends.
+    /// By TCP. Both ends.
     Carried,
-    /// Both ends, which sleep without spinning before.
+    /// By TCP. Both ends, which sleep without spinning before.
     Asleep,
-    /// Only the server.
+    /// By TCP. Only the server.
     Half,
+    /// By a Unix socket. Both ends.
+    CarriedUnix,
+    /// By a Unix socket. Both ends, which sleep without spinning before.
+    AsleepUnix,
 }
 
 impl Mode {
     fn is_carried(self) -> bool {
-        matches!(self, Self::Carried | Self::Asleep)
+        matches!(self, Self::Carried | Self::CarriedUnix) || self.is_asleep()
+    }
+
+    /// Returns whether the ends sleep without spinning before.
+    fn is_asleep(self) -> bool {
+        matches!(self, Self::Asleep | Self::AsleepUnix)
+    }
+
+    /// Returns whether the client connects to the server's Unix socket.
+    fn is_unix(self) -> bool {
+        matches!(self, Self::Unix | Self::CarriedUnix | Self::AsleepUnix)
     }
 }
 
@@ -88,7 +103,7 @@ impl Testbed {
         if self.mode.is_carried() || (self.mode == Mode::Half && end == End::Target) {
             self.launch.prepare(&mut command);
         }
-        if self.mode == Mode::Asleep {
+        if self.mode.is_asleep() {
             command.env(SPIN_VARIABLE, "0");
         }
         Ok(command)
@@ -97,13 +112,8 @@ impl Testbed {
     /// Starts a server. It listens when this returns. Dropping it kills its whole process group, because workers outlive the process
     /// that started them.
     fn serve(&self, pinned: bool, line: &str, port: u16) -> Result<Leader> {
-        let mut server = process::start(&mut self.command(End::Target, pinned, line)?)?;
-        let listening = awaited(Duration::from_millis(5), TIMEOUT, || {
-            ensure!(server.child.try_wait()?.is_none(), "`{line}` ended before it listened");
-            Ok(TcpStream::connect(("127.0.0.1", port)).ok())
-        })?;
-        listening.with_context(|| format!("`{line}` does not listen"))?;
-        Ok(server)
+        let answers = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        awaited_server(&mut self.command(End::Target, pinned, line)?, answers)
     }
 
     /// Runs `clients` at the same time until they exit. Returns the sum of the rates in their output. All `connections` are to be
@@ -115,18 +125,42 @@ impl Testbed {
         [clients, connections]: [u64; 2],
         rate: fn(&str) -> Result<f64>,
     ) -> Result<f64> {
+        let run = || {
+            let start = |_| process::start_piped(&mut self.command(End::Source, pinned, line)?);
+            let running = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
+            running.into_iter().map(|client| rate(&client.printed("a client", TIMEOUT)?)).sum()
+        };
+        self.checked(connections, run)
+    }
+
+    /// The result of `run`. All its `connections` are to be carried, if both ends are.
+    fn checked(&self, connections: u64, run: impl FnOnce() -> Result<f64>) -> Result<f64> {
         let before = self.carried_ever()?;
-        let start = |_| process::start_piped(&mut self.command(End::Source, pinned, line)?);
-        let running = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-        let rates = running.into_iter().map(|client| rate(&client.printed("a client", TIMEOUT)?));
-        let rates = rates.collect::<Result<Vec<_>>>()?;
+        let rate = run()?;
         let carried = self.carried_ever()? - before;
         if self.mode.is_carried() && carried < connections {
             let status = status::query(self.launch.service())?;
             bail!("{carried} of {connections} connections were carried: {:?}", status.not_carried);
         }
         ensure!(self.mode.is_carried() || carried == 0, "{carried} connections were carried");
-        Ok(rates.iter().sum())
+        Ok(rate)
+    }
+
+    /// Writes the configuration of nginx with one worker and these servers.
+    fn configure_nginx(&self, servers: &str) -> Result<()> {
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", self.place(kind))).concat();
+        let user = if geteuid().is_root() { "user root;" } else { "" };
+        let configuration = format!(
+            "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
+            http {{
+                access_log off; sendfile on; keepalive_requests 100000000; {temporary}
+                {servers}
+            }}",
+            self.place("pid"),
+            self.place("error"),
+        );
+        Ok(fs::write(self.place("configuration"), configuration)?)
     }
 
     fn carried_ever(&self) -> Result<u64> {
@@ -135,6 +169,17 @@ impl Testbed {
             None => Ok(0),
         }
     }
+}
+
+/// Starts a server, and waits until it `answers`.
+fn awaited_server(command: &mut Command, answers: impl Fn() -> bool) -> Result<Leader> {
+    let mut server = process::start(command)?;
+    let listening = awaited(Duration::from_millis(5), TIMEOUT, || {
+        ensure!(server.child.try_wait()?.is_none(), "{command:?} ended before it listened");
+        Ok(answers().then_some(()))
+    })?;
+    listening.with_context(|| format!("{command:?} does not listen"))?;
+    Ok(server)
 }
 
 /// A port without a listener, outside the kernel's range for connecting sockets.
@@ -148,7 +193,7 @@ fn port() -> Result<u16> {
 pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
     let words = format!("-t get -c {connections} -n {} --csv", 100_000 / clients);
     let pinned = clients == 1;
-    let socket = if mode == Mode::Unix { "-s SOCKET " } else { "" };
+    let socket = if mode.is_unix() { "-s SOCKET " } else { "" };
     let command = match pinned {
         true => format!("redis-benchmark {socket}{words}"),
         false => format!("{clients} × redis-benchmark {socket}{words}, ends not pinned"),
@@ -163,7 +208,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
             "{server} --port {port} --bind 127.0.0.1 --unixsocket '{socket}' --save '' --appendonly no --dir '{directory}'"
         );
         let _server = testbed.serve(pinned, &serve, port)?;
-        let address = if mode == Mode::Unix { format!("-s '{socket}'") } else { format!("-p {port}") };
+        let address = if mode.is_unix() { format!("-s '{socket}'") } else { format!("-p {port}") };
         let ask = format!("{benchmark} {address} {words}");
         testbed.ask(pinned, &ask, [clients, connections], gets_per_second)
     })
@@ -177,20 +222,9 @@ pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     Contestant::of_value(&format!("wrk {words}{close}"), Unit::TransactionsPerSecond, move || {
         let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
         let (testbed, port) = (Testbed::new(mode)?, port()?);
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", testbed.place(kind))).concat();
-        let user = if geteuid().is_root() { "user root;" } else { "" };
-        let configuration = format!(
-            "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
-            http {{
-                access_log off; sendfile on; keepalive_requests 100000000; {temporary}
-                server {{ listen 127.0.0.1:{port} backlog=1024; root {}; }}
-            }}",
-            testbed.place("pid"),
-            testbed.place("error"),
-            testbed.place(""),
-        );
-        fs::write(testbed.place("configuration"), configuration)?;
+        let server =
+            format!("server {{ listen 127.0.0.1:{port} backlog=1024; root {}; }}", testbed.place(""));
+        testbed.configure_nginx(&server)?;
         fs::write(testbed.place("file"), [b'x'; 1024])?;
         let serve = format!("{nginx} -c '{}'", testbed.place("configuration"));
         let _server = testbed.serve(true, &serve, port)?;
@@ -201,11 +235,63 @@ pub fn nginx(mode: Mode, keeps: bool) -> Contestant {
     })
 }
 
-/// PostgreSQL under `pgbench -S` with 4 clients: transactions per second.
-pub fn postgresql(mode: Mode) -> Contestant {
+/// The workers of php-fpm, and the connections that nginx keeps to them and wrk to nginx.
+const WORKERS: u64 = 8;
+
+/// A PHP page of one line behind nginx, which keeps its connections to php-fpm's Unix socket: requests per second under wrk.
+/// nginx and wrk, which is plain, share a core. php-fpm has the other one.
+pub fn php(mode: Mode) -> Contestant {
+    let words = format!("-t 1 -c {WORKERS} -d 1s");
+    let command = format!("wrk {words}, on the core of nginx");
+    Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
+        let (nginx, wrk, php) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?, php_fpm()?);
+        let (testbed, port) = (Testbed::new(mode)?, port()?);
+        let [socket, page] = ["php", "page.php"].map(|name| testbed.place(name));
+        fs::write(&page, "<?php echo 'page';\n")?;
+        let user = if geteuid().is_root() { "user = root\ngroup = root\n" } else { "" };
+        let pool = format!(
+            "[global]\nerror_log = {}\n[pool]\nlisten = {socket}\n{user}pm = static\npm.max_children = {WORKERS}\n",
+            testbed.place("log"),
+        );
+        fs::write(testbed.place("pool"), pool)?;
+        testbed.configure_nginx(&format!(
+            "upstream php {{ server unix:{socket}; keepalive {WORKERS}; }}
+            server {{
+                listen 127.0.0.1:{port} backlog=1024;
+                location / {{
+                    fastcgi_pass php; fastcgi_keep_conn on;
+                    fastcgi_param SCRIPT_FILENAME {page}; fastcgi_param REQUEST_METHOD $request_method;
+                }}
+            }}"
+        ))?;
+        let workers = format!("{php} -F -R -y '{}'", testbed.place("pool"));
+        let workers = &mut testbed.command(End::Target, true, &workers)?;
+        let _workers = awaited_server(workers, || UnixStream::connect(&socket).is_ok())?;
+        let serve = format!("{nginx} -c '{}'", testbed.place("configuration"));
+        let serve = &mut testbed.command(End::Source, true, &serve)?;
+        let _server = awaited_server(serve, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+        let ask = format!("{wrk} {words} http://127.0.0.1:{port}/");
+        testbed.checked(WORKERS, || {
+            let mut ask = process::command(None, Some(process::core(End::Source)), &ask)?;
+            requests_per_second(&process::start_piped(&mut ask)?.printed("wrk", TIMEOUT)?)
+        })
+    })
+}
+
+/// The path of php-fpm, whose name ends with its version in Debian.
+fn php_fpm() -> Result<String> {
+    let programs = fs::read_dir("/usr/sbin").into_iter().flatten().flatten();
+    let names = programs.filter_map(|program| program.file_name().into_string().ok());
+    let newest = names.filter(|name| name.starts_with("php-fpm")).max();
+    find(newest.as_deref().unwrap_or("php-fpm"), "php-fpm")
+}
+
+/// PostgreSQL under `pgbench -S` with so many `clients`: transactions per second.
+pub fn postgresql(mode: Mode, clients: u64) -> Contestant {
     let cluster: RefCell<Option<tempfile::TempDir>> = RefCell::new(None);
-    let host = if mode == Mode::Unix { "DIRECTORY" } else { "127.0.0.1" };
-    let command = format!("pgbench -S -n -c 4 -T 1 -h {host}");
+    let host = if mode.is_unix() { "DIRECTORY" } else { "127.0.0.1" };
+    let words = format!("-S -n -c {clients} -T 1");
+    let command = format!("pgbench {words} -h {host}");
     Contestant::of_value(&command, Unit::TransactionsPerSecond, move || {
         let postgres = find("postgres", "postgresql")?;
         let pgbench = find("pgbench", "postgresql")?;
@@ -217,7 +303,7 @@ pub fn postgresql(mode: Mode) -> Contestant {
         let cluster = cluster.borrow();
         let data = cluster.as_ref().context("just made")?.path().join("data");
         let (data, sockets) = (data.display(), testbed.place(""));
-        let host = if mode == Mode::Unix { &sockets } else { "127.0.0.1" };
+        let host = if mode.is_unix() { &sockets } else { "127.0.0.1" };
         let serve = format!("{postgres} -D '{data}' -p {port} -h 127.0.0.1 -k '{sockets}' -c fsync=off");
         let _server = testbed.serve(true, &as_nobody(&serve), port)?;
         await_ready(port)?;
@@ -228,7 +314,7 @@ pub fn postgresql(mode: Mode) -> Contestant {
         if is_new {
             ask("-i -q -s 1", 0, |_| Ok(0.0))?;
         }
-        ask("-S -n -c 4 -T 1", 4, transactions_per_second)
+        ask(&words, clients, transactions_per_second)
     })
 }
 

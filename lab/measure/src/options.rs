@@ -7,7 +7,7 @@ use bywire_command::exit_status::Misuse;
 use bywire_command::option_row::OptionRow;
 use bywire_results::message_link::Security;
 use bywire_results::mpi::{self, Implementation};
-use bywire_results::parameter::Parameters;
+use bywire_results::parameter::{Domain, Parameters};
 use bywire_results::{ethernet, web};
 use serde::{Deserialize, Serialize};
 
@@ -146,12 +146,16 @@ bywire_command::options! {
             });
     }
     "Sockets" {
+        domain: Option<String> = Opt::of("domain", "DOMAIN", "inet",
+                "Sockets of the program under `bywire run`: inet, which is TCP, or unix")
+            .words(|| Domain::ALL.iter().map(|domain| domain.name()).collect())
+            .only(|request| request.is_level(&["sock"]));
         nagle: Option<bool> = Opt::switch("nagle", "off", "Nagle's algorithm")
-            .only(|request| request.speaks(&["tcp", "sock"]));
+            .only(Request::is_tcp);
         congestion: Option<String> = Opt::of("congestion", "NAME", "the system's",
                 "TCP's congestion control, such as reno")
             .reads(congestion)
-            .only(|request| request.speaks(&["tcp", "sock"]));
+            .only(Request::is_tcp);
         socket_buffer_bytes: Option<u64> = Opt::of("socket-buffer", "SIZE", "the kernel's",
                 "Requested size of both socket buffers at both ends, up to 64MiB")
             .reads(length)
@@ -365,6 +369,16 @@ impl Request {
             level => level,
         };
         levels.contains(&spoken)
+    }
+
+    /// Returns whether the ends exchange messages by TCP, which may be carried in memory.
+    fn is_tcp(&self) -> bool {
+        self.speaks(&["tcp", "sock"]) && !self.is_unix()
+    }
+
+    /// Returns whether the program under `bywire run` has Unix sockets.
+    pub fn is_unix(&self) -> bool {
+        self.domain.as_deref() == Some(Domain::Unix.name())
     }
 
     /// Returns whether worker processes of the laboratory exchange messages.

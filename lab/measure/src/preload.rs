@@ -24,16 +24,21 @@ pub struct Preload {
     _service: Killed,
     _place: ScratchDirectory,
     connections: u64,
+    /// The domain of the connections, for a reader.
+    domain: &'static str,
 }
 
 impl Preload {
     /// The library and service that `job` needs, if it needs them.
     pub fn of(job: &Job) -> Result<Option<Self>> {
-        let (sleep, connections) = match job {
-            Job::Messages(plan @ Plan { level: Level::Sock, .. }) => (plan.sleep, plan.lanes() as u64),
-            Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into()),
+        let (sleep, connections, is_unix) = match job {
+            Job::Messages(plan @ Plan { level: Level::Sock, .. }) => {
+                (plan.sleep, plan.lanes() as u64, plan.request.is_unix())
+            }
+            Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into(), false),
             _ => return Ok(None),
         };
+        let domain = if is_unix { "Unix sockets" } else { "TCP" };
         let place = ScratchDirectory::of(&nonce())?;
         // Spinning is the library's own choice unless it was forbidden.
         let spin = sleep.then_some(false);
@@ -42,7 +47,7 @@ impl Preload {
         let mut command = Command::new("/proc/self/exe");
         end_with_this_thread(&mut command);
         let service = Killed(launch.start_service(command)?);
-        Ok(Some(Self { launch, _service: service, _place: place, connections }))
+        Ok(Some(Self { launch, _service: service, _place: place, connections, domain }))
     }
 
     /// Gives a worker the library.
@@ -62,7 +67,7 @@ impl Preload {
                 }
                 // Ended programs report nothing more.
                 Ok(status) if has_waited || status.processes == 0 => {
-                    bail!(NotCarried(not_carried(&status, self.connections, due_bytes)));
+                    bail!(NotCarried(not_carried(&status, self.domain, self.connections, due_bytes)));
                 }
                 // The service may be held up.
                 Ok(_) | Err(QueryError::Silent) if !has_waited => {}
@@ -78,10 +83,10 @@ impl Preload {
 #[error("{0}")]
 pub struct NotCarried(String);
 
-fn not_carried(status: &Status, connections: u64, due_bytes: u64) -> String {
+fn not_carried(status: &Status, domain: &str, connections: u64, due_bytes: u64) -> String {
     let reasons = status.not_carried.iter().map(|(reason, count)| format!("; {count}: {}", reason.text()));
     format!(
-        "this would have been a measurement of the kernel's TCP: {} of {connections} connections and {} of {due_bytes} bytes \
+        "this would have been a measurement of the kernel's {domain}: {} of {connections} connections and {} of {due_bytes} bytes \
          were carried{}",
         status.carried_ever.min(connections),
         status.bytes,
@@ -98,7 +103,9 @@ mod tests {
     fn connections_that_were_not_carried_are_reported_with_the_reason() {
         let status = Status { not_carried: vec![(Reason::Unseen, 2)], bytes: 7, ..Status::default() };
         let expected = "0 of 1 connections and 7 of 100 bytes were carried; 2: bytes passed";
-        let said = not_carried(&status, 1, 100);
-        assert!(said.contains(expected), "{said}");
+        for domain in ["TCP", "Unix sockets"] {
+            let said = not_carried(&status, domain, 1, 100);
+            assert!(said.contains(expected) && said.contains(&format!("the kernel's {domain}:")), "{said}");
+        }
     }
 }

@@ -124,7 +124,7 @@ pub const PRESETS: [Design; 7] = [
         ceilings: "64K",
         cells: &[
             "ETHERNET --protocol {tcp,udp} stream --size [1K..32K] --socket-buffer 65536",
-            "{msg,{unix,tcp,sock,udp} --socket-buffer 65536} stream --size [1K..32K]",
+            "{msg,SOCKETS --socket-buffer 65536} stream --size [1K..32K]",
             // Three senders are on nodes of their own around a switch.
             "ETHERNET --protocol tcp [stream,fanin --nodes 4 --connections 3] --size 64K --socket-buffer 65536",
             "{msg,{unix,tcp} --socket-buffer 65536} [stream,fanin --connections 3] --size 64K",
@@ -167,16 +167,17 @@ pub const PRESETS: [Design; 7] = [
 ];
 
 /// Words of [`Design::cells`] that stand for others. A word may contain those below it.
-const ABBREVIATIONS: [(&str, &str); 13] = [
+const ABBREVIATIONS: [(&str, &str); 14] = [
     // BIP's two MTUs and its buffers.
     ("BIP_ETHERNET", "ETHERNET --mtu {1500,9000} --socket-buffer 65500"),
-    ("BIP_LEVELS", "{msg,{unix,tcp,sock,udp} --socket-buffer 65500}"),
+    ("BIP_LEVELS", "{msg,SOCKETS --socket-buffer 65500}"),
     // The levels that carry messages between any two processes, in the report's order.
-    ("LEVELS", "{msg,unix,tcp,sock,udp}"),
+    ("LEVELS", "{msg,SOCKETS}"),
+    ("SOCKETS", "{unix,tcp,sock {,--domain unix},udp}"),
     // The levels whose ends may poll. The library of `sock` decides that itself.
     ("POLLING", "{msg,unix,tcp,udp}"),
-    // TCP with and without the fabric, with `epoll`, and with spinning disabled.
-    ("UNMODIFIED", "{{tcp,sock} --epoll,sock --no-spin}"),
+    // TCP and Unix sockets with and without the fabric, with `epoll`, and with spinning disabled.
+    ("UNMODIFIED", "{{tcp,unix,sock {,--domain unix}} --epoll,sock {,--domain unix} --no-spin}"),
     // Messages between two nodes of a fabric, and the kernel's UDP and TCP on the same kind of wire.
     ("WIRE", "{msg --link udp --security {encrypted,plain},{udp,tcp} --between namespaces}"),
     ("ETHERNET", "{WITHIN_MACHINE,eth --mtu 9000 --link udp --security {encrypted,plain}}"),
@@ -421,6 +422,23 @@ mod tests {
         assert_eq!(streams, [(None, Some(1024)), (None, Some(65_507)), on_a_wire]);
         let chosen = ["unix".to_owned()];
         assert!(named("quick", None, Some(&chosen)).unwrap().absent.is_empty());
+    }
+
+    #[test]
+    fn what_carries_unix_sockets_is_measured_beside_the_kernels() {
+        // The report compares the cells of both in how they receive, and those of the kernel with two of the library.
+        let quick = named("quick", None, None).unwrap();
+        let cells = |level: &str, is_unix: bool, epoll: bool| {
+            let cells = quick.groups.iter().flatten().filter(|cell| cell.test == "rr");
+            let such = cells.filter(|cell| cell.level == level && cell.is_unix() == is_unix);
+            such.filter(|cell| cell.epoll == epoll).map(|cell| cell.spin).collect::<Vec<_>>()
+        };
+        for (kernel, is_unix) in [("tcp", false), ("unix", true)] {
+            assert!(cells(kernel, false, false).contains(&None), "{kernel}");
+            assert_eq!(cells(kernel, false, true), [None], "{kernel}");
+            assert_eq!(cells("sock", is_unix, false), [None, Some(false)], "{kernel}");
+            assert_eq!(cells("sock", is_unix, true), [None], "{kernel}");
+        }
     }
 
     #[test]

@@ -35,9 +35,9 @@ macro_rules! levels {
                 ..Carrier::USUAL
             };
             Tcp = "tcp": "the kernel's TCP" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::USUAL };
-            // Its calls are those of tcp. The two differ only in how a worker is started.
-            Sock = "sock": "the program of tcp under `bywire run`: its connections are carried in memory"
-                [tcp::Tcp] Carrier { own_link: Some("shm"), is_adaptive: true, ..Carrier::USUAL };
+            // Its calls are those of tcp or unix. It differs from them only in how a worker is started.
+            Sock = "sock": "the program of tcp or unix under `bywire run`: its connections are carried in memory"
+                [sock::Sock] Carrier { own_link: Some("shm"), is_adaptive: true, ..Carrier::USUAL };
             Udp = "udp": "the kernel's UDP" [udp::Udp] Carrier {
                 is_ip: true,
                 is_lossy: true,

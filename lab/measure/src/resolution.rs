@@ -146,7 +146,9 @@ pub(crate) fn link<'a>(request: &'a Request, level: Level, placement: &'a Placem
 /// The parameters of a cell: the given options in the words of the command line, and defaults for the others.
 pub(crate) fn parameters(request: &Request, plan: &Plan, placement: &Placement) -> Parameters {
     let mut resolved = request.clone();
-    if matches!(plan.level, Level::Tcp | Level::Sock) {
+    // Cells of TCP are those of earlier versions, which had no domain.
+    resolved.domain = request.domain.clone().filter(|_| request.is_unix());
+    if matches!(plan.level, Level::Tcp | Level::Sock) && !request.is_unix() {
         resolved.nagle.get_or_insert(false);
     }
     if matches!(placement, Placement::Namespaces { .. } | Placement::Fabric(_)) {
@@ -251,5 +253,20 @@ pub(crate) mod tests {
         let request = Request::of_words(words).unwrap();
         let (level, test) = (request.level.parse().unwrap(), request.test.parse().unwrap());
         plan(&request, level, test, &Placement::Processes).unwrap()
+    }
+
+    #[test]
+    fn a_cell_names_the_domain_of_carried_sockets_unless_it_is_that_of_earlier_versions() {
+        let parameters = |words: &str| {
+            let plan = plan_of(words);
+            parameters(&plan.request, &plan, &Placement::Processes)
+        };
+        for words in ["sock rr", "sock rr --domain inet"] {
+            let parameters = parameters(words);
+            assert!(!parameters.contains_key("domain") && parameters.contains_key("nagle"), "{words}");
+        }
+        let unix = parameters("sock rr --domain unix");
+        assert_eq!(unix.text("domain"), Some("unix"));
+        assert!(!unix.contains_key("nagle"), "Unix sockets have no Nagle's algorithm");
     }
 }

@@ -1,6 +1,7 @@
 //! The tables of single levels, as the page, the text and the files have them.
 
 use bywire_results::cell::Cell;
+use bywire_results::parameter::Domain;
 
 use crate::table::Table;
 use crate::{ethernet_table, pair_tables, web_table};
@@ -16,7 +17,10 @@ pub fn chapters(cells: &[Cell]) -> Vec<Chapter> {
             ethernet_table::tables(cells),
         ),
         (["encryption", "What encryption costs", "encryption"], vec![pair_tables::encryption(cells)]),
-        (["gain", "What an unmodified program gains", "sockets"], vec![pair_tables::sockets(cells)]),
+        (
+            ["gain", "What an unmodified program gains", "sockets"],
+            Domain::ALL.iter().map(|domain| pair_tables::sockets(cells, *domain)).collect(),
+        ),
         (["web", "Web servers", "web"], web_table::tables(cells)),
     ];
     chapters.iter_mut().for_each(|(_, tables)| tables.retain(|table| !table.rows.is_empty()));

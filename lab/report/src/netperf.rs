@@ -8,6 +8,7 @@ use std::fmt;
 
 use bywire_results::cell::{Cell, CpuEnd};
 use bywire_results::ethernet;
+use bywire_results::parameter::Domain;
 
 /// Service demand as netperf defines it: CPU µs per unit of work, on `cpu_count` CPUs `utilisation` percent busy.
 ///
@@ -96,8 +97,11 @@ impl Netperf {
     /// `send_errors`. A response is as long as the request unless the parameter `response-size` (or `response_size`) is
     /// given. Fails if netperf has no such test, or if the cell lacks one of these values.
     pub fn from_cell(cell: &Cell) -> Result<Self, NetperfError> {
-        // Over the level `eth` the ends use TCP or UDP.
-        let spoken = cell.parameters.text("protocol");
+        // Over the level `eth` the ends use TCP or UDP, and under `bywire run` TCP or Unix sockets.
+        let spoken = match cell.parameters.domain() {
+            Domain::Unix => Some("unix"),
+            Domain::Inet => cell.parameters.text("protocol"),
+        };
         let test = match (spoken.unwrap_or(&cell.level), cell.test.as_str()) {
             ("tcp" | "sock", "stream") => Test::TcpStream,
             ("udp", "stream") => Test::UdpStream,

@@ -1,9 +1,9 @@
-//! Tables of pairs of cells: packets between nodes of a fabric, plain and encrypted, and the TCP connections of an
+//! Tables of pairs of cells: packets between nodes of a fabric, plain and encrypted, and the connections of an
 //! unmodified program, with and without `bywire run`.
 
 use bywire_results::cell::{Cell, Unit};
 use bywire_results::message_link::{SECURITY, Security};
-use bywire_results::parameter::{MACHINE, Waiting, parameter};
+use bywire_results::parameter::{DOMAIN, Domain, MACHINE, Waiting, parameter};
 use bywire_results::{quantity, web};
 
 use crate::comparison::{DISTURBED, QUESTIONS};
@@ -15,8 +15,9 @@ use crate::way::is_no_way;
 /// Parameters that do not distinguish ways, but in which both cells of a pair must agree.
 const OF_THE_QUESTION: [&str; 2] = ["connections", "response-size"];
 
-/// Parameters in which both cells may differ, because the library itself chooses how the ends wait.
-const CHOSEN_BY_LIBRARY: [&str; 2] = ["spin", "nodes"];
+/// Parameters in which both cells may differ: how the ends wait, which the library itself chooses, and the domain, which a
+/// cell of the kernel has as its level.
+const OF_ONE_CELL: [&str; 3] = ["spin", "nodes", DOMAIN];
 
 /// Parameters that a row of encrypted packets shows if they are set.
 const SHOWN: [&str; 8] =
@@ -53,13 +54,15 @@ pub fn encryption(cells: &[Cell]) -> Table {
     }
 }
 
-/// The gain of an unmodified program when its connections leave the kernel.
-pub fn sockets(cells: &[Cell]) -> Table {
-    let mut carried: Vec<&Cell> = cells.iter().filter(|cell| is_carried(cell)).collect();
+/// The gain of an unmodified program when its connections of one domain leave the kernel.
+pub fn sockets(cells: &[Cell], domain: Domain) -> Table {
+    let is_asked = |cell: &&Cell| is_carried(cell) && cell.parameters.domain() == domain;
+    let mut carried: Vec<&Cell> = cells.iter().filter(is_asked).collect();
     carried.sort_by_cached_key(|cell| place(cell));
-    let question = |cell| (is_web(cell), &cell.between, question(cell, &CHOSEN_BY_LIBRARY));
+    let question = |cell| (is_web(cell), &cell.between, question(cell, &OF_ONE_CELL));
     let pairs = carried.into_iter().filter_map(|carried| {
         // A repeated cell counts as last taken.
+        let is_plain = |cell: &Cell| plain_domain(cell) == Some(domain);
         let plain = cells.iter().rfind(|cell| is_plain(cell) && question(cell) == question(carried))?;
         let mut row = row(program(carried), [plain, carried], quantity::factor);
         if let (Some((plain, _)), Some((own, _)), false) = (demand(plain), demand(carried), row.is_disturbed)
@@ -68,17 +71,24 @@ pub fn sockets(cells: &[Cell]) -> Table {
         }
         Some(row)
     });
-    Table {
-        title: "Unmodified programs over the fabric".to_owned(),
-        about: "The same program with the same calls, over the kernel's TCP on this machine and with its connections carried in \
-                memory. Gain: how many times the rate, or how many times as fast. CPU: both ends together, for each \
-                transaction or each KB of 1,024 bytes; in parentheses as a share of what TCP takes.",
-        columns: Column::named(
-            NAMING,
-            ["test", "message", "ends", "TCP", "carried", "gain", "CPU, TCP", "CPU, carried"],
+    let (title, about, kernel) = match domain {
+        Domain::Inet => (
+            "Unmodified programs over the fabric",
+            "The same program with the same calls, over the kernel's TCP on this machine and with its connections carried in \
+             memory. Gain: how many times the rate, or how many times as fast. CPU: both ends together, for each \
+             transaction or each KB of 1,024 bytes; in parentheses as a share of what TCP takes.",
+            "TCP",
         ),
-        rows: pairs.collect(),
-    }
+        Domain::Unix => (
+            "Unmodified programs with Unix sockets over the fabric",
+            "The same program with the same calls, over the kernel's Unix sockets and with its connections carried in memory. \
+             Gain and CPU as for TCP; in parentheses as a share of what the kernel's Unix sockets take.",
+            "Unix",
+        ),
+    };
+    let cpu = format!("CPU, {kernel}");
+    let columns = ["test", "message", "ends", kernel, "carried", "gain", &cpu, "CPU, carried"];
+    Table { title: title.to_owned(), about, columns: Column::named(NAMING, columns), rows: pairs.collect() }
 }
 
 /// The test, the length, and the parameters.
@@ -140,12 +150,13 @@ fn is_carried(cell: &Cell) -> bool {
     cell.level == "sock" || (is_web(cell) && cell.link.as_deref() == Some(web::Link::Sock.name()))
 }
 
-/// True for TCP over the loopback interface with ends that sleep in the kernel, as ordinary programs do.
-fn is_plain(cell: &Cell) -> bool {
+/// The domain of the kernel's own sockets on this machine, if the ends sleep in the kernel, as those of ordinary programs.
+fn plain_domain(cell: &Cell) -> Option<Domain> {
     match level_and_link(cell) {
-        ("tcp", Some("loopback")) => cell.waiting() == Waiting::Sleeping,
-        (web::LEVEL, link) => link == Some(web::Link::Tcp.name()),
-        _ => false,
+        ("tcp", Some("loopback")) => Some(Domain::Inet).filter(|_| cell.waiting() == Waiting::Sleeping),
+        ("unix", _) => Some(Domain::Unix).filter(|_| cell.waiting() == Waiting::Sleeping),
+        (web::LEVEL, link) => Some(Domain::Inet).filter(|_| link == Some(web::Link::Tcp.name())),
+        _ => None,
     }
 }
 

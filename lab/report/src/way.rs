@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_results::cell::Cell;
 use bywire_results::level::{FIGURE, MEMORY};
-use bywire_results::parameter::{HOW_LONG, MACHINE, MPI, Waiting, parameter};
+use bywire_results::parameter::{DOMAIN, HOW_LONG, MACHINE, MPI, Waiting, parameter};
 use bywire_results::web;
 use serde_json::Value;
 
@@ -25,6 +25,9 @@ pub fn is_no_way(parameter: &str) -> bool {
 
 /// The parameters that state how an end waits, which [`Waiting`] reads. They always distinguish ways.
 const SPIN: &str = "spin";
+
+/// Parameters that are part of a label even if all cells of their level agree in them.
+const ALWAYS_SHOWN: [&str; 3] = [MACHINE, MPI, DOMAIN];
 
 /// One way, with its cells in the order taken.
 #[derive(Clone, Debug)]
@@ -85,7 +88,7 @@ impl<'a> Way<'a> {
 
     /// What carries its messages, in plain words: `the kernel's TCP over veth`.
     pub fn medium(&self) -> String {
-        medium(self.key.0, self.key.1)
+        medium(&self.key)
     }
 
     /// True if both are one way, apart from how their ends wait.
@@ -185,8 +188,8 @@ fn varied_parameters(cells: &[Cell]) -> BTreeMap<&str, BTreeSet<&str>> {
 
 fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a> {
     let names = varied.get(cell.level.as_str()).into_iter().flatten();
-    // The machine and the MPI implementation are always part of a label.
-    let names = names.filter(|name| ![MACHINE, MPI].contains(*name)).chain([&MACHINE, &MPI]);
+    // The machine, the MPI implementation and the domain are always part of a label.
+    let names = names.filter(|name| !ALWAYS_SHOWN.contains(*name)).chain(&ALWAYS_SHOWN);
     let parameters =
         names.filter_map(|&name| Some((name, parameter(name, cell.parameters.get(name)?)))).collect();
     (&cell.level, cell.link.as_deref(), &cell.between, parameters)
@@ -195,24 +198,32 @@ fn key<'a>(cell: &'a Cell, varied: &BTreeMap<&str, BTreeSet<&'a str>>) -> Key<'a
 fn name(key: &Key) -> String {
     let (level, link, ..) = *key;
     let link = link.filter(|link| *link != level);
-    std::iter::once(level).chain(link).chain(rest_of_name(key)).collect::<Vec<_>>().join(" · ")
+    std::iter::once(level).chain(link).chain(rest_of_name(key, &[])).collect::<Vec<_>>().join(" · ")
 }
 
 fn plain_name(key: &Key) -> String {
-    let medium = medium(key.0, key.1);
-    std::iter::once(&*medium).chain(rest_of_name(key)).collect::<Vec<_>>().join(" · ")
+    let medium = medium(key);
+    // The medium has the domain.
+    let rest = rest_of_name(key, &[DOMAIN]);
+    std::iter::once(&*medium).chain(rest).collect::<Vec<_>>().join(" · ")
 }
 
-/// The parts of a name after level and link.
-fn rest_of_name<'k>((_, link, between, parameters): &'k Key) -> impl Iterator<Item = &'k str> {
+/// The parts of a name after level and link, without the parameters that have been `told`.
+fn rest_of_name<'k>(
+    (_, link, between, parameters): &'k Key,
+    told: &'k [&str],
+) -> impl Iterator<Item = &'k str> {
     // The link veth implies namespaces.
     let said = ["processes", ""].contains(between) || (*between == "namespaces" && link.is_some());
-    (!said).then_some(*between).into_iter().chain(parameters.iter().map(|(_, text)| text.as_str()))
+    let parameters = parameters.iter().filter(|(name, _)| !told.contains(name));
+    (!said).then_some(*between).into_iter().chain(parameters.map(|(_, text)| text.as_str()))
 }
 
-/// What carries messages of this level over this link, in words of somebody who does not know the laboratory.
-fn medium(level: &str, link: Option<&str>) -> String {
-    let plain = match (level, link.unwrap_or_default()) {
+/// What carries the messages of a way, in words of somebody who does not know the laboratory.
+fn medium((level, link, _, parameters): &Key) -> String {
+    let is_unix = parameters.iter().any(|(name, _)| *name == DOMAIN);
+    let plain = match (*level, link.unwrap_or_default()) {
+        ("sock", "" | "shm") if is_unix => "sockets under bywire run, Unix",
         ("msg", "shm") => "messages in shared memory",
         ("msg", "udp") => "messages between machines",
         ("sock", "" | "shm") => "sockets under bywire run",

@@ -17,6 +17,19 @@ pub const MACHINE: &str = "machine";
 /// and `false` for one that sleeps at once.
 pub const ADAPTIVE: &str = "adaptive";
 
+/// The domain of the sockets that are carried. Cells without it are of TCP.
+pub const DOMAIN: &str = "domain";
+
+names! {
+    /// The sockets of a program under `bywire run`.
+    Domain, "domain" {
+        /// TCP over IPv4 or IPv6.
+        Inet = "inet",
+        /// Unix streams.
+        Unix = "unix",
+    }
+}
+
 /// The MPI implementation.
 pub const MPI: &str = "mpi";
 
@@ -59,6 +72,11 @@ impl Parameters {
         self.text(name) == Some("off")
     }
 
+    /// The domain of the sockets that are carried. Older sessions have only TCP.
+    pub fn domain(&self) -> Domain {
+        self.text(DOMAIN).and_then(|name| name.parse().ok()).unwrap_or(Domain::Inet)
+    }
+
     /// How the ends wait, if the parameters state it.
     pub fn waiting(&self) -> Option<Waiting> {
         Some(match self.get("spin")? {
@@ -92,6 +110,7 @@ pub fn parameter(name: &str, value: &Value) -> String {
         ("lines", _) => format!("{plain} lines"),
         (MACHINE | MPI | SECURITY, _) => plain,
         ("protocol", _) => plain.to_uppercase(),
+        (DOMAIN, "unix") => "Unix".into(),
         ("mtu", _) => format!("MTU {plain}"),
         _ => format!("{} {plain}", name.replace('-', " ")),
     }

@@ -47,7 +47,7 @@ pub enum Refusal {
     #[error("the program is started under the name {0} (ExecStart=@), which `bywire run` cannot give it")]
     OtherName(String),
     #[error(
-        "the unit has a network of its own (PrivateNetwork=yes), in which no other program is: it would stay TCP"
+        "the unit has a network of its own (PrivateNetwork=yes), in which no other program is: nothing of it would be carried"
     )]
     PrivateNetwork,
     #[error(

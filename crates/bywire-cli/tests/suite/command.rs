@@ -114,6 +114,16 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         (&["measure", "memory", "lag"], "choose one of cacheline"),
         (&["measure", "tcp", "lag"], "choose one of latency"),
         (&["measure", "unix", "latency", "--nagle", "on"], "--nagle does not apply"),
+        (&["measure", "sock", "rr", "--domain", "unix", "--nagle", "on"], "--nagle does not apply"),
+        (&["measure", "sock", "rr", "--domain", "unx"], "choose one of inet, unix"),
+        (
+            &["measure", "unix", "rr", "--domain", "unix"],
+            "--domain does not apply to unix rr: leave it out, or measure sock",
+        ),
+        (
+            &["measure", "sock", "rr", "--domain", "unix", "--style", "netperf"],
+            "netperf has no counterpart of level unix",
+        ),
         (
             &["measure", "msg", "latency", "--mtu", "9000"],
             "--mtu does not apply to msg latency: leave it out, or use --link udp",

@@ -1,6 +1,6 @@
 //! Sockets over the fabric, each figure beside plain TCP, and beside Unix sockets where they are the usual way.
 
-use crate::application::{Mode, nginx, postgresql, redis, resident};
+use crate::application::{Mode, nginx, php, postgresql, redis, resident};
 use crate::contestant::{Contest, Contestant};
 use crate::page::Part;
 
@@ -9,7 +9,7 @@ pub const PART: Part = Part { name: "sockets", contestants, added: |_| CORES.to_
 /// The text between the requirements and the contestants.
 const CORES: &str = "\nClient and server have a core each, unless their row says otherwise.\n";
 
-const LABORATORY: [(&str, &str); 12] = [
+const LABORATORY: [(&str, &str); 16] = [
     ("rr unix", "unix rr --size 1"),
     ("stream unix 64K", "unix stream --size 64KiB"),
     ("stream unix 1K", "unix stream --size 1KiB"),
@@ -22,6 +22,10 @@ const LABORATORY: [(&str, &str); 12] = [
     ("stream sock 64K", "sock stream --size 64KiB"),
     ("stream sock 1K", "sock stream --size 1KiB"),
     ("rr sock asleep", "sock rr --size 1 --no-spin"),
+    ("rr sock unix", "sock rr --domain unix --size 1"),
+    ("stream sock unix 64K", "sock stream --domain unix --size 64KiB"),
+    ("stream sock unix 1K", "sock stream --domain unix --size 1KiB"),
+    ("rr sock unix asleep", "sock rr --domain unix --size 1 --no-spin"),
 ];
 
 fn contestants(pair_seconds: f64) -> Contest {
@@ -33,14 +37,20 @@ fn contestants(pair_seconds: f64) -> Contest {
         contest.add(format!("redis {name}"), Ok(redis(mode, 1, 50)));
         contest.add(format!("nginx {name}"), Ok(nginx(mode, true)));
         contest.add(format!("one request {name}"), Ok(nginx(mode, false)));
-        contest.add(format!("postgresql {name}"), Ok(postgresql(mode)));
+        contest.add(format!("postgresql {name}"), Ok(postgresql(mode, 4)));
         contest.add(format!("four clients {name}"), Ok(redis(mode, 4, 1)));
     }
-    contest.add("redis unix", Ok(redis(Mode::Unix, 1, 50)));
-    contest.add("postgresql unix", Ok(postgresql(Mode::Unix)));
+    for (mode, name) in [(Mode::Unix, "unix"), (Mode::CarriedUnix, "unix carried")] {
+        contest.add(format!("redis {name}"), Ok(redis(mode, 1, 50)));
+        contest.add(format!("postgresql {name}"), Ok(postgresql(mode, 4)));
+        contest.add(format!("postgresql 16 {name}"), Ok(postgresql(mode, 16)));
+        contest.add(format!("php {name}"), Ok(php(mode)));
+    }
     contest.add("four clients unix", Ok(redis(Mode::Unix, 4, 1)));
-    contest.add("redis asleep", Ok(redis(Mode::Asleep, 1, 50)));
-    contest.add("postgresql asleep", Ok(postgresql(Mode::Asleep)));
+    for (mode, name) in [(Mode::Asleep, "asleep"), (Mode::AsleepUnix, "unix asleep")] {
+        contest.add(format!("redis {name}"), Ok(redis(mode, 1, 50)));
+        contest.add(format!("postgresql {name}"), Ok(postgresql(mode, 4)));
+    }
     contest.add("redis half", Ok(redis(Mode::Half, 1, 50)));
     contest.add("resident", Ok(resident()));
     contest

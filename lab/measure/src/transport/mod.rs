@@ -2,6 +2,7 @@
 
 pub mod byte_stream;
 pub mod msg;
+pub mod sock;
 mod socket;
 pub mod tcp;
 pub mod udp;

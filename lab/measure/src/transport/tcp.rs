@@ -1,5 +1,4 @@
-//! The kernel's TCP, by calls of the C library. The same program is the level `sock` if it was started with the library
-//! of `bywire run`.
+//! The kernel's TCP, by calls of the C library.
 
 use std::net::SocketAddr;
 
@@ -56,7 +55,7 @@ pub fn is_for_all(congestion: &str) -> bool {
 }
 
 fn open(address: SocketAddr, plan: &Plan) -> Result<OwnedFd> {
-    let socket = preloadable::tcp(&address)?;
+    let socket = preloadable::stream(rustix::net::SocketAddrAny::from(address).address_family())?;
     prepare(socket.as_fd(), plan)?;
     sockopt::set_tcp_nodelay(&socket, plan.request.nagle != Some(true))?;
     // An accepted socket inherits it from its listener.

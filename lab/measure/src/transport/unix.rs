@@ -1,10 +1,9 @@
-//! The kernel's Unix-domain stream sockets, with an abstract name that ends with its process.
+//! The kernel's Unix-domain stream sockets, by calls of the C library, with an abstract name that ends with its process.
 
 use anyhow::{Context, Result};
+use bywire_sys::preloadable;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, bind, listen};
 
 use super::Transport;
 use super::byte_stream::{ByteStream, accept_lanes, connect_lanes};
@@ -27,20 +26,21 @@ impl Transport for Unix {
     }
 
     fn accept(listener: OwnedFd, plan: &Plan) -> Result<Vec<ByteStream>> {
-        accept_lanes(plan, || accept_with(&listener, SocketFlags::CLOEXEC))
+        accept_lanes(plan, || preloadable::accept(&listener))
     }
 
     fn connect(plan: &Plan, name: &str) -> Result<Vec<ByteStream>> {
         connect_lanes(plan, || {
             let socket = open(plan)?;
-            connect(&socket, &address(name)?).context("cannot connect to the target's socket")?;
+            preloadable::connect(&socket, &address(name)?)
+                .context("cannot connect to the target's socket")?;
             Ok(socket)
         })
     }
 }
 
 fn open(plan: &Plan) -> Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = preloadable::stream(AddressFamily::UNIX)?;
     prepare(socket.as_fd(), plan)?;
     Ok(socket)
 }

@@ -83,6 +83,10 @@ fn cells_without_a_netperf_form_are_refused() {
         Netperf::from_cell(&latency),
         Err(NetperfError::NoCounterpart("msg".into(), "latency".into()))
     );
+    let mut unix = generated_cell("sock", "stream", 1e9);
+    assert!(Netperf::from_cell(&unix).is_ok());
+    unix.parameters.insert("domain".into(), "unix".into());
+    assert_eq!(Netperf::from_cell(&unix), Err(NetperfError::NoCounterpart("unix".into(), "stream".into())));
     let mut cell = generated_cell("tcp", "stream", 1e9);
     cell.details.remove("elapsed_seconds");
     let error = Netperf::from_cell(&cell).unwrap_err();

@@ -171,6 +171,42 @@ fn gains_of_unmodified_programs_compare_the_same_test() {
 }
 
 #[test]
+fn unmodified_programs_gain_over_the_sockets_that_they_use() {
+    let of = |level: &'static str, link: &'static str, domain: Option<&str>, value: f64| {
+        let way = (level, link, None, 9000.0, 2.0);
+        let mut found = cell(way, "rr", Some(1), value, Unit::TransactionsPerSecond);
+        let domain = domain.map(|domain| ("domain".to_owned(), domain.into()));
+        found.parameters.extend(domain);
+        found
+    };
+    let session = session_of(vec![
+        of("tcp", "loopback", None, 10_000.0),
+        of("unix", "unix", None, 20_000.0),
+        of("sock", "shm", None, 90_000.0),
+        of("sock", "shm", Some("unix"), 80_000.0),
+    ]);
+    let text = report::summary_text(&session);
+    let of_table = |title: &str| -> Vec<&str> {
+        let (_, table) = text.split_once(title).expect("the table");
+        table.lines().take_while(|line| !line.is_empty()).filter(|line| line.starts_with("rr ")).collect()
+    };
+    let [over_tcp] = of_table("Unmodified programs over the fabric\n")[..] else { panic!("{text}") };
+    assert!(over_tcp.contains(" 9.00× "), "{over_tcp}");
+    let [over_unix] = of_table("Unmodified programs with Unix sockets over the fabric\n")[..] else {
+        panic!("{text}")
+    };
+    assert!(over_unix.contains(" 4.00× "), "{over_unix}");
+    // Both are ways of their own beside the kernel's.
+    assert!(text.contains("sockets under bywire run, Unix"), "{text}");
+    for way in ["sock · shm", "sock · shm · Unix", "tcp · loopback", "unix"] {
+        row(&text, "Transactions per second", way, "sleeping");
+    }
+    // A domain alone is named, too.
+    let alone = session_of(vec![of("sock", "shm", Some("unix"), 80_000.0)]);
+    assert!(report::summary_text(&alone).contains("sockets under bywire run, Unix"));
+}
+
+#[test]
 fn no_gain_of_an_unmodified_program_follows_from_a_disturbed_cell() {
     let of = |level: &'static str, size: u64, value: f64| {
         let link = if level == "sock" { "shm" } else { "loopback" };

@@ -12,9 +12,9 @@ fn measure(fabric: &Fabric, words: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn measured_connections_were_carried_and_have_the_fields_of_tcp() {
+fn measured_connections_were_carried_and_have_the_fields_of_the_kernels() {
     let fabric = Fabric::new();
-    let tests: [&[&str]; 7] = [
+    let tests: [&[&str]; 11] = [
         &["rr", "--size", "1"],
         &["rr", "--epoll", "--no-spin"],
         &["rr", "--spin"],
@@ -22,6 +22,10 @@ fn measured_connections_were_carried_and_have_the_fields_of_tcp() {
         &["latency", "--verify"],
         &["overhead"],
         &["fanin", "--connections", "4"],
+        &["rr", "--size", "1", "--domain", "unix"],
+        &["rr", "--epoll", "--no-spin", "--domain", "unix"],
+        &["stream", "--size", "64KiB", "--verify", "--domain", "unix"],
+        &["overhead", "--domain", "unix"],
     ];
     for test in tests {
         // Several connections that do not run at one time are measured again, which takes longer than longer blocks.
@@ -36,6 +40,8 @@ fn measured_connections_were_carried_and_have_the_fields_of_tcp() {
         let spin = &cell["parameters"]["spin"];
         let due = if test.contains(&"--no-spin") { Value::from(false) } else { "adaptive".into() };
         assert_eq!(*spin, due, "{test:?}");
+        let domain = cell["parameters"].get("domain").and_then(Value::as_str);
+        assert_eq!(domain, test.contains(&"--domain").then_some("unix"), "{test:?}");
     }
     // Nothing is left in the directory where pairs meet.
     let left: Vec<_> = std::fs::read_dir(fabric.directory.path()).expect("a directory").flatten().collect();
@@ -58,6 +64,11 @@ fn connections_that_are_not_carried_fail_the_measurement() {
     assert_eq!(idle.status.code(), Some(1), "{said}");
     assert!(said.contains("the kernel's TCP") && said.contains("0 of 1 connections"), "{said}");
     assert!(idle.stdout.is_empty());
+    let words = [&words[..], &["--domain", "unix"]].concat();
+    let idle = ended(measure(&fabric, &words).env("BYWIRE_SOCKETS_CALLS", "4000000000"));
+    let said = String::from_utf8_lossy(&idle.stderr);
+    assert_eq!(idle.status.code(), Some(1), "{said}");
+    assert!(said.contains("the kernel's Unix sockets") && said.contains("0 of 1 connections"), "{said}");
 }
 
 /// If other programs want the cores, a thread that spins before it sleeps loses time slices of milliseconds.

@@ -69,7 +69,9 @@ fn a_named_service_is_used_and_no_other_is_started() {
     let alone = ended(fabric.carried(&["true"]).env("BYWIRE_PAIRING", &socket));
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(
-        alone.status.success() && said.ends_with(": everything stays TCP\n") && said.lines().count() == 1,
+        alone.status.success()
+            && said.ends_with(": everything stays the kernel's\n")
+            && said.lines().count() == 1,
         "{said}"
     );
     assert!(said.contains(&format!("BYWIRE_PAIRING={socket}: no pairing service listens there")), "{said}");
@@ -109,7 +111,10 @@ fn a_service_of_another_version_is_reported_and_the_program_runs() {
     let ran = ended(fabric.carried(&["echo", "it runs"]).env("BYWIRE_PAIRING", &socket));
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && ran.stdout == b"it runs\n", "{ran:?}");
-    assert!(said.contains("another version") && said.ends_with(": everything stays TCP\n"), "{said}");
+    assert!(
+        said.contains("another version") && said.ends_with(": everything stays the kernel's\n"),
+        "{said}"
+    );
     let status = ended(fabric.plain(&[COMMAND, "status"]).env("BYWIRE_PAIRING", &socket));
     let said = String::from_utf8_lossy(&status.stderr);
     assert!(!status.status.success() && said.contains("another version"), "{status:?}");

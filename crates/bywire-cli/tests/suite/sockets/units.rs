@@ -162,7 +162,7 @@ fn services_of_debian_are_carried_once_they_are_added_and_put_back_if_they_canno
     units_that_cannot_work_are_put_back(&said);
     let doctor: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("doctor ")).collect();
     assert!(doctor[0].starts_with("have loaded the library: ") && doctor[..3] == [doctor[0]; 3], "{said}");
-    let lacking = "started by `bywire run`, and no process of it has loaded the library, so it is TCP: \
+    let lacking = "started by `bywire run`, and no process of it has loaded the library, so nothing of it is carried: \
         postgresql@15-main.service";
     assert_eq!(doctor[3], lacking, "{said}");
     let last = said.rsplit("ran ").next().expect("the last command");
