@@ -94,6 +94,8 @@ pub const ASKS_BACK: u64 = 2;
 pub const DEAF: u64 = 8;
 /// This end has broken the connection off.
 pub const BROKEN_OFF: u64 = 16;
+/// This end has ended its ring, and the kernel has not been given all of its last bytes.
+pub const OWES: u64 = 32;
 
 /// Memory that one end writes and both read, addressed by byte offset.
 pub trait Segment {
@@ -758,6 +760,12 @@ impl Stream {
         own.store(FLAGS, present | flags, Ordering::Release);
         // Pairs with the fence in `begin`, for a caller that looks at the peer's route next.
         own.fence();
+    }
+
+    /// Clears flags of this end; called by the thread that may raise them.
+    pub fn lower<S: Segment>(&self, own: &S, flags: u64) {
+        // Release: pairs with the acquire load in `flags`, as in `raise`.
+        own.store(FLAGS, own.load(FLAGS, Ordering::Relaxed) & !flags, Ordering::Release);
     }
 
     /// The flags of an end.

@@ -11,7 +11,7 @@
 
 use core::sync::atomic::Ordering;
 
-use bywire_ring::stream::{BROKEN_OFF, DEAF, HALF, LEAVING, Route};
+use bywire_ring::stream::{BROKEN_OFF, DEAF, HALF, LEAVING, OWES, Route};
 
 use crate::connection::sockets::{Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT, SHUT_SENDING, TOLD_LOSS};
@@ -124,6 +124,18 @@ impl Connection {
         if ended & (HUNG_UP | TOLD_LOSS) == HUNG_UP
             && self.is_unix()
             && self.has_loss()
+            && self.shared.ended.fetch_or(TOLD_LOSS | FAILED, Ordering::Relaxed) & TOLD_LOSS == 0
+        {
+            self.shared.kept_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The stream has ended. Keeps an error if the writer had not given the kernel all that it owed, and what it had given may
+    /// have gone to another program: then nobody knows where the rest begins.
+    pub fn keep_loss_of_owed(&self) {
+        if STREAM.flags(&self.remote) & OWES != 0
+            && self.shared.takes_rest.load(Ordering::Relaxed) == 0
+            && self.shared.ended.load(Ordering::Relaxed) & HUNG_UP != 0
             && self.shared.ended.fetch_or(TOLD_LOSS | FAILED, Ordering::Relaxed) & TOLD_LOSS == 0
         {
             self.shared.kept_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);

@@ -36,6 +36,7 @@ impl Connection {
     pub fn take_error_at_end(&self) -> Option<i32> {
         if self.is_unix() {
             self.ask_kernel();
+            self.keep_loss_of_owed();
         }
         self.take_error()
     }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
-use bywire_ring::stream::{ASKS_BACK, News, Route};
+use bywire_ring::stream::{ASKS_BACK, News, OWES, Route};
 
 use crate::connection::idle_memory;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
@@ -183,6 +183,10 @@ impl Connection {
         // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the route
         // that is stored next, also finds what is owed.
         self.shared.owed.store(owed as u32, Ordering::Release);
+        if owed > 0 {
+            // The other end looks at it only once the stream has ended.
+            STREAM.raise(&self.own, OWES);
+        }
         STREAM.back(&self.own, position);
         if owed > 0 {
             owing::owe(&OWING);
@@ -300,6 +304,7 @@ impl Connection {
 
     /// Nothing is owed any more: does what waited for that.
     fn paid(&self) {
+        STREAM.lower(&self.own, OWES);
         self.unguard();
         // The peer's bytes in its ring acknowledge nothing, for which the kernel might wait.
         self.push();

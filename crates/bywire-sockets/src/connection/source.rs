@@ -3,10 +3,10 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, Route};
+use bywire_ring::stream::{ASKS_BACK, HALF, LEAVING, OWES, Route};
 
 use crate::connection::sockets::{Connection, STREAM};
-use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT, TOLD_LOSS};
+use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT, TOLD_LOSS, passed};
 use crate::os::{errno, kernel, pid, thread};
 use crate::wakeup::doorbell;
 
@@ -41,7 +41,12 @@ impl Connection {
     /// The kernel's end of a Unix stream has come. Its writer may have ended before it had given the kernel all that it owed:
     /// then the rest is taken from its ring. Returns whether there is such a rest.
     pub fn begin_rest(&self) -> bool {
-        if !self.is_unix() || self.shared.takes_rest.load(Ordering::Relaxed) != 0 {
+        if !self.is_unix()
+            || STREAM.flags(&self.remote) & OWES == 0
+            || self.shared.takes_rest.load(Ordering::Relaxed) != 0
+            // Another program may have received some of what the kernel was given.
+            || self.shared.passed.load(Ordering::Relaxed) != passed::NOT
+        {
             return false;
         }
         let _held = (!self.shared.receiving.is_own()).then(|| self.shared.receiving.hold());
