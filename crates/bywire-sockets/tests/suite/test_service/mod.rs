@@ -340,11 +340,9 @@ pub fn unix_streams() -> (UnixStream, UnixStream) {
 
 /// Makes calls on a descriptor wait, or not.
 pub fn set_nonblocking(fd: RawFd, is_nonblocking: bool) {
+    let flags = if is_nonblocking { libc::O_NONBLOCK } else { 0 };
     // SAFETY: no pointers.
-    assert_eq!(
-        unsafe { libc::fcntl(fd, libc::F_SETFL, if is_nonblocking { libc::O_NONBLOCK } else { 0 }) },
-        0
-    );
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }, 0);
 }
 
 /// Echoes what comes until the end. `wait` waits for each piece, and returns `false` if none came.
