@@ -64,16 +64,20 @@ pub const PRESETS: [Design; 7] = [
         minutes: 29,
         ceilings: "8,64,1K,8K,64K,1M,16M",
         cells: &[
-            "LEVELS latency --size [1..64K,EDGES]",
+            "LEVELS latency --size 8",
+            "ONE_DOMAIN latency --size [1..4,16..64K,EDGES]",
             "POLLING latency --size [1,8,64,1K,4K] --spin",
-            "LEVELS stream --size [8..4M,EDGES,65533,65539]",
-            "{LEVELS,ONE_PROCESS} bidir --size [64,256,1K,4K,16K,64K,256K,1M]",
-            "{LEVELS,ONE_PROCESS} [rr --size [1,1K,16K],overhead --size [8,64,1K,4K],interleave --size [8,1K]]",
-            "UNMODIFIED [rr --size [1,1K],stream --size [1K,64K]]",
+            "LEVELS stream --size 64K",
+            "ONE_DOMAIN stream --size [8..32K,128K..4M,EDGES,65533,65539]",
+            "{LEVELS,ONE_PROCESS} rr --size 1",
+            "{ONE_DOMAIN,ONE_PROCESS} bidir --size [64,256,1K,4K,16K,64K,256K,1M]",
+            "{ONE_DOMAIN,ONE_PROCESS} [rr --size [1K,16K],overhead --size [8,64,1K,4K],interleave --size [8,1K]]",
+            "{OVER_TCP,sock --domain unix --no-spin} rr --size 1",
+            "OVER_TCP [rr --size 1K,stream --size [1K,64K]]",
             "ETHERNET [latency --size [1,64,1K,8K,64K],stream --size [64,1K,8K,64K,1M]]",
             "POLLING nhalf --spin",
-            "[LEVELS,ETHERNET] breakdown --size [8,8K]",
-            "LEVELS [streams,hotspot --size 1] --connections [1,4,16]",
+            "[ONE_DOMAIN,ETHERNET] breakdown --size [8,8K]",
+            "ONE_DOMAIN [streams,hotspot --size 1] --connections [1,4,16]",
             "MPI --link {shm,tcp,bywire} [latency --size 8,stream --size [64K,1M]]",
             "MPI --link {shm,tcp} bidir --size 64K",
             "MPI --link shm [latency --size 1K,stream --size 8,rr --size 1]",
@@ -88,11 +92,12 @@ pub const PRESETS: [Design; 7] = [
     Design {
         name: "gm",
         about: "GM's rates and half-RTT by size, N½, CPU for each message, memory",
-        minutes: 13,
+        minutes: 14,
         ceilings: "4K,64K,1M",
         cells: &[
-            "{LEVELS,ONE_PROCESS} [stream,bidir] --size [8..1M]",
-            "LEVELS [stream,bidir] --size [4095,4097,8191,8193,12287,12288,12289,16383,16385]",
+            "{LEVELS,ONE_PROCESS} [stream,bidir] --size 64K",
+            "{ONE_DOMAIN,ONE_PROCESS} [stream,bidir] --size [8..32K,128K..1M]",
+            "ONE_DOMAIN [stream,bidir] --size [4095,4097,8191,8193,12287,12288,12289,16383,16385]",
             "{LEVELS,ONE_PROCESS} [latency --size [1..16K],overhead --size 8]",
             // Polling, as GM did and as docs/performance.md does.
             "POLLING nhalf --spin",
@@ -137,7 +142,7 @@ pub const PRESETS: [Design; 7] = [
     Design {
         name: "bip",
         about: "Lyon's ping-pong by size at two MTUs, streams, transactions",
-        minutes: 11,
+        minutes: 12,
         ceilings: "64K",
         cells: &[
             "BIP_ETHERNET --protocol tcp [latency --size [1..1M],stream --size [7872,8K,16K,64K,1M]]",
@@ -167,17 +172,20 @@ pub const PRESETS: [Design; 7] = [
 ];
 
 /// Words of [`Design::cells`] that stand for others. A word may contain those below it.
-const ABBREVIATIONS: [(&str, &str); 14] = [
+const ABBREVIATIONS: [(&str, &str); 16] = [
     // BIP's two MTUs and its buffers.
     ("BIP_ETHERNET", "ETHERNET --mtu {1500,9000} --socket-buffer 65500"),
     ("BIP_LEVELS", "{msg,SOCKETS --socket-buffer 65500}"),
     // The levels that carry messages between any two processes, in the report's order.
     ("LEVELS", "{msg,SOCKETS}"),
+    // The same without carried Unix sockets, which would make long presets longer.
+    ("ONE_DOMAIN", "{msg,unix,tcp,sock,udp}"),
     ("SOCKETS", "{unix,tcp,sock {,--domain unix},udp}"),
     // The levels whose ends may poll. The library of `sock` decides that itself.
     ("POLLING", "{msg,unix,tcp,udp}"),
     // TCP and Unix sockets with and without the fabric, with `epoll`, and with spinning disabled.
-    ("UNMODIFIED", "{{tcp,unix,sock {,--domain unix}} --epoll,sock {,--domain unix} --no-spin}"),
+    ("UNMODIFIED", "{OVER_TCP,{unix,sock --domain unix} --epoll,sock --domain unix --no-spin}"),
+    ("OVER_TCP", "{{tcp,sock} --epoll,sock --no-spin}"),
     // Messages between two nodes of a fabric, and the kernel's UDP and TCP on the same kind of wire.
     ("WIRE", "{msg --link udp --security {encrypted,plain},{udp,tcp} --between namespaces}"),
     ("ETHERNET", "{WITHIN_MACHINE,eth --mtu 9000 --link udp --security {encrypted,plain}}"),
