@@ -27,6 +27,9 @@ fn copy(directory: &Path, name: &str) {
 const MEASURED: &str = "before";
 const FILES: [&str; 2] = ["session.json", "cells.jsonl"];
 
+/// The cells of the session that all comparisons begin with.
+const CELLS: usize = 10;
+
 fn session(directory: &Path, name: &str, more: &[&str]) {
     let all = ["bench", "quick", "--levels", "unix", "--rounds", "8", "--time", "0.02", "--output", name];
     let output = bywire(directory, &[&all[..], more].concat());
@@ -127,7 +130,7 @@ fn a_slowdown_is_found(at: &Path) {
         assert!(!drawing.contains("NaN") && !drawing.contains("inf"), "{drawing}");
     }
     let cells = fs::read_to_string(at.join("tables/cells.csv")).unwrap();
-    assert_eq!(cells.lines().count(), 1 + 2 * 9, "a heading and both machines' cells");
+    assert_eq!(cells.lines().count(), 1 + 2 * CELLS, "a heading and both machines' cells");
     let points = fs::read_to_string(at.join("tables/plot-half-rtt.csv")).unwrap();
     assert!(points.starts_with("series,") && points.lines().count() > 4, "{points}");
 }
@@ -150,7 +153,7 @@ fn a_missing_cell_fails_the_comparison(at: &Path) {
         assert_eq!(compared.status.code(), Some(3), "{}", said(&compared));
         assert!(said(&compared).contains("missing after: payload corrupted"), "{}", said(&compared));
         let xml = fs::read_to_string(at.join("it.xml")).unwrap();
-        assert!(xml.contains(&format!("errors=\"{}\"", 9 - left)), "{xml}");
+        assert!(xml.contains(&format!("errors=\"{}\"", CELLS - left)), "{xml}");
     }
     let allowed = bywire(at, &["compare", "before", "after", "--allow-missing"]);
     assert_eq!(allowed.status.code(), Some(0), "{}", said(&allowed));
