@@ -57,3 +57,60 @@ pub fn are_flags_known() -> bool {
 pub fn configure(calls_min: u32) {
     CALLS_MIN.store(calls_min, Ordering::Relaxed);
 }
+
+/// Where programs listen whose protocols pass descriptors: D-Bus, systemd and X11.
+const PASSING: [&[u8]; 5] =
+    [b"/run/dbus/", b"/var/run/dbus/", b"/run/systemd/", b"/tmp/.X11-unix/", b"\0/tmp/.X11-unix/"];
+
+/// Returns whether a program that has connected to this address, which the kernel has read, speaks such a protocol. It is not
+/// worth an offer, which costs more than a short program's whole conversation.
+pub fn passes_descriptors(address: *const libc::sockaddr, length: libc::socklen_t) -> bool {
+    const FAMILY_BYTES: usize = size_of::<libc::sa_family_t>();
+    let length = (length as usize).min(size_of::<libc::sockaddr_un>());
+    if length <= FAMILY_BYTES {
+        return false;
+    }
+    // SAFETY: the kernel has read this many bytes there, and a family comes first.
+    let (family, name) = unsafe {
+        let bytes = core::slice::from_raw_parts(address.cast::<u8>(), length);
+        (address.cast::<libc::sa_family_t>().read_unaligned(), bytes.get(FAMILY_BYTES..).unwrap_or(&[]))
+    };
+    let is_bus_of_user = || {
+        name.starts_with(b"/run/user/")
+            && name.split(|byte| *byte == 0).next().is_some_and(|path| path.ends_with(b"/bus"))
+    };
+    i32::from(family) == libc::AF_UNIX
+        && (PASSING.iter().any(|prefix| name.starts_with(prefix)) || is_bus_of_user())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(name: &[u8]) -> bool {
+        let mut bytes = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes().to_vec();
+        bytes.extend(name);
+        passes_descriptors(bytes.as_ptr().cast(), bytes.len() as u32)
+    }
+
+    #[test]
+    fn buses_and_displays_pass_descriptors_and_databases_do_not() {
+        for name in [
+            &b"/run/dbus/system_bus_socket\0"[..],
+            b"/run/user/1000/bus\0",
+            b"\0/tmp/.X11-unix/X0",
+            b"/run/systemd/private\0",
+        ] {
+            assert!(passes(name), "{name:?}");
+        }
+        for name in [
+            &b"/run/postgresql/.s.PGSQL.5432\0"[..],
+            b"/run/user/1000/redis.sock\0",
+            b"",
+            b"\0",
+            b"/run/dbus",
+        ] {
+            assert!(!passes(name), "{name:?}");
+        }
+    }
+}

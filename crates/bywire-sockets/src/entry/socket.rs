@@ -10,7 +10,7 @@ use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets::{self, Socket};
-use crate::connection::{dissolving, options, stall};
+use crate::connection::{dissolving, options, policy, stall};
 use crate::memory::arena::linger;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -69,6 +69,10 @@ take_over! {
         let status = unsafe { real::connect(fd, address, length) };
         if parts && status == 0 {
             dissolving::after_dissolving(fd);
+        } else if status == 0 && policy::passes_descriptors(address, length)
+            && let Some(socket) = sockets::socket(fd)
+        {
+            socket.stay(Reason::Ancillary);
         }
         status
     }

@@ -85,7 +85,7 @@ pub fn consider(socket: &Socket, before_offer: impl FnOnce()) {
     let calls = socket.shared.calls.fetch_add(1, Ordering::Relaxed);
     // Acquire: pairs with the stores of the stage in `answered` and `prepare`. What was mapped comes before.
     match socket.shared.stage.load(Ordering::Acquire) {
-        stage::PLAIN if calls >= policy::calls_min() => {
+        stage::PLAIN if calls >= policy::calls_min() && socket.shared.never.load(Ordering::Relaxed) == 0 => {
             before_offer();
             quietly(|| offer(socket));
         }

@@ -178,7 +178,9 @@ fn receive_carried(
     }
     // `MSG_WAITALL` is implemented here: part of the bytes may be in the kernel, part in the ring.
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
-    let mut peeks_at_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0;
+    // A Unix stream waits for no more than there is to peek at.
+    let mut peeks_at_all =
+        flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0 && !connection.is_unix();
     let (mut done, mut fruitless, mut deadline, mut moment) = (0, 0, None, None);
     // Asked once, as is the timeout, and as in the kernel: a change does not affect a call that sleeps already.
     let mut returns_at_once = None;
@@ -203,6 +205,7 @@ fn receive_carried(
                 }
             }
         }
+        let is_kernels = connection.is_unix() && connection.is_behind_ring();
         let step = match look(connection, parts, done, flags) {
             Ok(step) => step,
             Err(Corrupt) => {
@@ -217,7 +220,7 @@ fn receive_carried(
         // The bytes that a look has found and left.
         let mut seen = 0;
         match step {
-            Step::Received(received) if peeks_at_all && received < total && !parts.has_control_data() => {
+            Step::Received(received) if peeks_at_all && received < total => {
                 // Bytes before an end that has come meanwhile are found by one more look.
                 peeks_at_all = !has_ended(connection);
                 if !peeks_at_all {
@@ -228,9 +231,12 @@ fn receive_carried(
             Step::Received(received) => {
                 sanitizer::has_received();
                 done += received;
-                let goes_on = waits_for_all || (flags & libc::MSG_PEEK == 0 && has_more(connection));
-                // The kernel, too, ends a receive behind descriptors, whose room the next ones need.
-                let goes_on = goes_on && !(connection.is_unix() && parts.has_control_data());
+                let goes_on = match waits_for_all {
+                    // The kernel ends a receive behind descriptors, whose room the next ones need.
+                    true => !(connection.is_unix() && parts.has_control_data()),
+                    // It ends one for reasons of its own, where a piece has come with something that is no byte.
+                    false => flags & libc::MSG_PEEK == 0 && !is_kernels && has_more(connection),
+                };
                 if done >= total || !goes_on {
                     return done as isize;
                 }

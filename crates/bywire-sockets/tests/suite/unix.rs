@@ -132,6 +132,35 @@ fn descriptors_come_with_their_bytes_in_order() {
 }
 
 #[test]
+fn a_receive_without_room_for_descriptors_ends_behind_them_all_the_same() {
+    same_by(Domain::Unix, |text| {
+        let (client, server) = same::pair();
+        let (file, _other) = std::io::pipe().expect("a pipe");
+        tell(text, "before", test_service::send(client, b"12", 0));
+        tell(text, "descriptor", send_with(client, b"34", &[file.as_raw_fd()]));
+        tell(text, "after", test_service::send(client, b"56", 0));
+        for _ in 0..2 {
+            tell(text, "receive", test_service::receive(server, 100, 0).0);
+        }
+    });
+}
+
+#[test]
+fn a_peek_that_would_wait_for_all_returns_what_there_is() {
+    same_by(Domain::Unix, |text| {
+        let (client, server) = same::pair();
+        tell(text, "send", test_service::send(client, b"ef", 0));
+        let mut buffer = [0u8; 9];
+        // SAFETY: a live buffer of that length.
+        let seen = unsafe {
+            libc::recv(server, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_PEEK | libc::MSG_WAITALL)
+        };
+        tell(text, "peek", seen as i64);
+        assert_carried((client, server), "a peek");
+    });
+}
+
+#[test]
 fn a_received_descriptor_works() {
     same_by(Domain::Unix, |text| {
         let (client, server) = same::pair();
