@@ -40,7 +40,8 @@ impl Connection {
 
     /// Returns whether the ring was read to its end, so that bytes come through the kernel again.
     pub fn is_behind_ring(&self) -> bool {
-        matches!(self.incoming(), Ok(Route::Back(until)) if until == STREAM.head(&self.own))
+        self.shared.drained.load(Ordering::Relaxed) != 0
+            && matches!(self.incoming(), Ok(Route::Back(until)) if until == STREAM.head(&self.own))
     }
 
     /// The kernel's end of a Unix stream has come. Its writer may have ended before it had given the kernel all that it owed:

@@ -156,6 +156,7 @@ fn a_peek_that_would_wait_for_all_returns_what_there_is() {
             libc::recv(server, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_PEEK | libc::MSG_WAITALL)
         };
         tell(text, "peek", seen as i64);
+        tell(text, "receive", test_service::receive(server, 9, 0).0);
         assert_carried((client, server), "a peek");
     });
 }
