@@ -419,6 +419,10 @@ mod tests {
             ("tcp latency --integrity on", "--integrity does not apply"),
             ("tcp latency --load 0", "--load 0 is out of bounds: give 1 to 256"),
             ("sock latency --between threads", "joins programs"),
+            (
+                "sock latency --domain unx",
+                "unknown domain `unx` (did you mean `unix`?): choose one of inet, unix",
+            ),
             ("udp latency --epoll", "--epoll does not apply"),
             ("tcp latency --epoll --spin", "--spin does not apply"),
             ("tcp latency --mtu 9000", "--between namespaces"),

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use bywire_results::message_link::Security;
-use bywire_results::parameter::{ADAPTIVE, Parameters};
+use bywire_results::parameter::{ADAPTIVE, Domain, Parameters};
 
 use crate::bounds::bounded;
 use crate::budget::{Blocks, CROWD_SECONDS, VARIANTS, time, time_min};
@@ -40,6 +40,7 @@ pub(crate) fn check_bounds(request: &Request, level: Level, test: Test) -> Resul
         bail!("unknown link `{link}`: level {level} has {}", links.join(", "));
     }
     level.check_test(&request.level, test.name())?;
+    request.domain.as_deref().map(str::parse::<Domain>).transpose()?;
     bounded("nodes", request.nodes.unwrap_or(0), 0..=NODES_MAX, "")?;
     let connections = bounded("connections", request.connections.unwrap_or(CONNECTIONS), 1..=MANY_MAX, "")?;
     bounded("load", request.load.unwrap_or(1), 1..=THREADS_MAX, "")?;

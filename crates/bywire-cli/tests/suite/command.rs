@@ -122,7 +122,7 @@ fn an_invalid_command_prints_one_line_and_exits_with_2() {
         ),
         (
             &["measure", "sock", "rr", "--domain", "unix", "--style", "netperf"],
-            "netperf has no counterpart of level unix",
+            "netperf has no text for `unix rr`",
         ),
         (
             &["measure", "msg", "latency", "--mtu", "9000"],
