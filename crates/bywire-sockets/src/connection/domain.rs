@@ -114,7 +114,7 @@ impl Connection {
     /// more.
     #[inline(always)]
     pub fn is_refused(&self) -> bool {
-        self.is_unix() && STREAM.flags(&self.remote) & DEAF != 0
+        STREAM.flags(&self.remote) & DEAF != 0 && self.is_unix()
     }
 
     /// Keeps the error of a Unix connection whose other end is closed and has left bytes of this end unread: the kernel knows

@@ -65,7 +65,7 @@ impl Connection {
         match source {
             // Bytes in the kernel are not taken before the other end has ended its ring, which it announces. A peer that
             // never does must not keep the program busy with them.
-            Ok(Source::Moment) if self.incoming() == Ok(Route::Ending) => {}
+            Ok(Source::Moment) if STREAM.route(&self.remote) == Ok(Route::Ending) => {}
             Ok(Source::Kernel | Source::KernelUntil(_) | Source::Moment) => ready.ask |= wanted & IN,
             // Held bytes come through the kernel, and only after the other end has acted.
             Ok(Source::Ring(0) | Source::Held) => {}

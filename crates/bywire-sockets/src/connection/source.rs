@@ -29,34 +29,19 @@ pub enum Source {
 }
 
 impl Connection {
-    /// The route of the direction that this end receives.
-    #[inline(always)]
-    pub fn incoming(&self) -> Result<Route, Corrupt> {
-        match self.shared.takes_rest.load(Ordering::Relaxed) {
-            0 => STREAM.route(&self.remote),
-            _ => Ok(Route::Ring),
-        }
-    }
-
-    /// Returns whether the ring was read to its end, so that bytes come through the kernel again.
-    pub fn is_behind_ring(&self) -> bool {
-        self.shared.drained.load(Ordering::Relaxed) != 0
-            && matches!(self.incoming(), Ok(Route::Back(until)) if until == STREAM.head(&self.own))
-    }
-
     /// The kernel's end of a Unix stream has come. Its writer may have ended before it had given the kernel all that it owed:
     /// then the rest is taken from its ring. Returns whether there is such a rest.
     pub fn begin_rest(&self) -> bool {
-        if !self.is_unix()
-            || STREAM.flags(&self.remote) & OWES == 0
-            || self.shared.takes_rest.load(Ordering::Relaxed) != 0
+        if STREAM.flags(&self.remote) & OWES == 0
+            || !self.is_unix()
+            || self.takes_rest()
             // Another program may have received some of what the kernel was given.
             || self.shared.passed.load(Ordering::Relaxed) != passed::NOT
         {
             return false;
         }
         let _held = (!self.shared.receiving.is_own()).then(|| self.shared.receiving.hold());
-        let Ok(Route::Back(until)) = self.incoming() else { return false };
+        let Ok(Route::Back(until)) = STREAM.route(&self.remote) else { return false };
         // SeqCst: pairs with the addition in `receive::count`, of calls that have left.
         let received = self.shared.received.load(Ordering::SeqCst);
         let (Some(paid), Ok(written)) = (
@@ -76,9 +61,13 @@ impl Connection {
         true
     }
 
+    fn takes_rest(&self) -> bool {
+        self.shared.takes_rest.load(Ordering::Relaxed) != 0
+    }
+
     /// Where the next byte to be received is. The caller holds the receiving lock, or needs only a hint.
     pub fn source(&self) -> Result<Source, Corrupt> {
-        let route = self.incoming()?;
+        let route = STREAM.route(&self.remote)?;
         match route {
             Route::Kernel => return Ok(Source::Kernel),
             // A writer that was killed halfway leaves it so. Nothing comes behind the kernel's end.
@@ -118,6 +107,7 @@ impl Connection {
 
     fn behind_the_cut(&self, route: Route) -> Result<Source, Corrupt> {
         match route {
+            Route::Back(_) if self.takes_rest() => self.in_ring().map(Source::Ring),
             // Bytes behind the end of the ring come through the kernel.
             Route::Back(until) if until == STREAM.head(&self.own) => Ok(Source::Kernel),
             Route::Ring if self.has_asked_back() => Ok(Source::Held),
@@ -133,7 +123,7 @@ impl Connection {
         let left = left.max(0) as u64;
         // A writer ends its ring before it gives the kernel more. If it has not ended it by now, all that was there a
         // moment ago comes before the ring. Otherwise only the counts tell how much of it does.
-        let route = self.incoming()?;
+        let route = STREAM.route(&self.remote)?;
         let before = match route {
             Route::Back(_) => {
                 // SeqCst: pairs with the addition in `receive::count`, as in `source`.
@@ -188,7 +178,7 @@ impl Connection {
             STREAM.leave(&self.own);
             // A thread that has come meanwhile waits until the last sleeper has left. In a `poll` only the doorbell
             // tells it.
-            if self.incoming() != Ok(Route::Kernel) {
+            if STREAM.route(&self.remote) != Ok(Route::Kernel) {
                 self.wake_own();
                 doorbell::ring_own();
             }
@@ -226,7 +216,7 @@ impl Connection {
     /// Whether bytes in the kernel are before the cut-over while the writer changes over, so anybody may take them if
     /// nobody sleeps for them.
     pub fn is_early(&self) -> bool {
-        self.incoming() == Ok(Route::Pending) && self.kernel_readers() == 0
+        STREAM.route(&self.remote) == Ok(Route::Pending) && self.kernel_readers() == 0
     }
 
     /// Whether the other end was asked to send what is in its ring through the kernel. An end that has shut down, or is
@@ -262,9 +252,10 @@ impl Connection {
     /// Bytes to be read from the ring, before or after those in the kernel.
     pub fn in_ring(&self) -> Result<usize, Corrupt> {
         let available = STREAM.available(&self.own, &self.remote)?;
-        Ok(match self.incoming()? {
+        Ok(match STREAM.route(&self.remote)? {
             Route::Kernel | Route::Pending => 0,
             Route::Ring | Route::Ending => available,
+            Route::Back(_) if self.takes_rest() => available,
             Route::Back(until) => {
                 available.min(until.checked_sub(STREAM.head(&self.own)).ok_or(Corrupt)? as usize)
             }

@@ -93,7 +93,7 @@ impl Connection {
     fn left(&self) -> usize {
         let in_ring = self.in_ring().unwrap_or(0);
         // While both ends are in memory, the kernel has nothing.
-        if self.incoming() == Ok(Route::Ring)
+        if STREAM.route(&self.remote) == Ok(Route::Ring)
             && self.shared.drained.load(Ordering::Relaxed) != 0
             && STREAM.flags(&self.remote) & (HALF | LEAVING) == 0
             && self.shared.ended.load(Ordering::Relaxed) == 0

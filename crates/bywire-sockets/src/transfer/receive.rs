@@ -147,6 +147,9 @@ fn count(shared: &SharedSocket, flags: i32, received: isize) {
 enum Step {
     /// This many bytes were received.
     Received(usize),
+    /// The same from a kernel that ends a receive for reasons of its own, where a piece has come with something that is no
+    /// byte.
+    Last(usize),
     /// There is nothing.
     Empty,
     /// There is nothing yet: bytes are on their way through the kernel.
@@ -205,7 +208,6 @@ fn receive_carried(
                 }
             }
         }
-        let is_kernels = connection.is_unix() && connection.is_behind_ring();
         let step = match look(connection, parts, done, flags) {
             Ok(step) => step,
             Err(Corrupt) => {
@@ -231,13 +233,17 @@ fn receive_carried(
             Step::Received(received) => {
                 sanitizer::has_received();
                 done += received;
-                let goes_on = match waits_for_all {
-                    // The kernel ends a receive behind descriptors, whose room the next ones need.
-                    true => !(connection.is_unix() && parts.has_control_data()),
-                    // It ends one for reasons of its own, where a piece has come with something that is no byte.
-                    false => flags & libc::MSG_PEEK == 0 && !is_kernels && has_more(connection),
-                };
+                let goes_on = waits_for_all || (flags & libc::MSG_PEEK == 0 && has_more(connection));
                 if done >= total || !goes_on {
+                    return done as isize;
+                }
+                fruitless = 0;
+                continue;
+            }
+            Step::Last(received) => {
+                done += received;
+                // The kernel ends a receive behind descriptors, whose room the next ones need.
+                if done >= total || !waits_for_all || parts.has_control_data() {
                     return done as isize;
                 }
                 fruitless = 0;
@@ -398,7 +404,7 @@ fn is_short(since: &mut Option<u64>) -> bool {
 fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
-        Ok(Source::Kernel) if connection.incoming() != Ok(Route::Kernel) => {
+        Ok(Source::Kernel) if STREAM.route(&connection.remote) != Ok(Route::Kernel) => {
             kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
         }
         _ => false,
@@ -413,7 +419,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             false => Step::Failed(libc::ECONNRESET),
         });
     }
-    if connection.incoming()? == Route::Kernel {
+    if STREAM.route(&connection.remote)? == Route::Kernel {
         return sleep_in_kernel(connection, parts, done, flags);
     }
     let held = connection.shared.receiving.hold();
@@ -425,7 +431,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             Ok(take_from_kernel(connection, parts, done, flags, u64::MAX))
         }
-        Source::Kernel if connection.incoming()? == Route::Kernel => Ok(Step::Again),
+        Source::Kernel if STREAM.route(&connection.remote)? == Route::Kernel => Ok(Step::Again),
         Source::Kernel => Ok(back_in_kernel(connection, parts, done, flags)),
         Source::KernelUntil(_) if connection.is_shared() && !connection.is_counted() => Ok(Step::Again),
         Source::KernelUntil(left) => {
@@ -484,7 +490,7 @@ fn look(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Re
             }
             drop(taking);
             let is_taken = flags & libc::MSG_PEEK == 0;
-            let is_last = matches!(connection.incoming()?, Route::Back(_));
+            let is_last = matches!(STREAM.route(&connection.remote)?, Route::Back(_));
             if !is_taken && is_last && length == available {
                 // The following bytes are in the kernel again.
                 let flags = flags | libc::MSG_DONTWAIT;
@@ -623,6 +629,7 @@ fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
     count(connection.shared, flags, received);
     match of_kernel(received) {
         Step::Empty => Step::Real,
+        Step::Received(received) if connection.is_unix() => Step::Last(received),
         step => step,
     }
 }
@@ -654,7 +661,7 @@ fn take_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 /// Peeks at bytes that came through the kernel behind the ring, while bytes from before the ring wait there as well.
 /// Those are read once more, to where they are already.
 fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: usize, flags: i32) -> usize {
-    if !matches!(connection.incoming(), Ok(Route::Back(_))) {
+    if !matches!(STREAM.route(&connection.remote), Ok(Route::Back(_))) {
         return 0;
     }
     let (before, first) = parts.window(0, seen);

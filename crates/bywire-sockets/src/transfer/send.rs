@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::distance::{self, StoreKind};
-use bywire_ring::stream::{LEAVING, News, Route, Sleep};
+use bywire_ring::stream::{DEAF, LEAVING, News, Route, Sleep};
 
 use crate::connection::domain::Domain;
 use crate::connection::sleep::{self, Woken};
@@ -472,12 +472,13 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
         // Its kernel refuses what is sent to a killed peer at once, where TCP's takes it.
         Domain::Unix => connection.is_due_to_ask(),
     };
-    if STREAM.flags(&connection.remote) & LEAVING != 0 || is_due {
+    let told = STREAM.flags(&connection.remote) & (LEAVING | DEAF);
+    if told != 0 || is_due {
         connection.ask_kernel();
     }
     // The kernel has the right error, and the signal, for bytes that can no longer be sent.
     let is_shut = connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
-    if is_shut || connection.peer_is_gone() || connection.is_refused() {
+    if is_shut || connection.peer_is_gone() || (told != 0 && connection.is_refused()) {
         return Step::Refused;
     }
     let left = parts.total().saturating_sub(done);
