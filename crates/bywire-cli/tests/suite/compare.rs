@@ -77,7 +77,7 @@ fn a_slowdown_is_found(at: &Path) {
     let comparison: Value = serde_json::from_slice(&same.stdout).unwrap();
     let found = ["worse", "better", "missing"].map(|found| comparison[found].as_u64());
     assert_eq!(found, [Some(0); 3], "{comparison}");
-    assert_eq!(comparison["cells"].as_array().unwrap().len(), 9, "{comparison}");
+    assert_eq!(comparison["cells"].as_array().unwrap().len(), CELLS, "{comparison}");
 
     for twice in [["compare", "before", "./before"], ["report", "before", "before/../before"]] {
         let output = bywire(at, &twice);
