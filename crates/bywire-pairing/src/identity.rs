@@ -41,7 +41,8 @@ pub struct Identity {
 ///
 /// # Errors
 /// [`Errno::PROTOTYPE`] if it is neither a TCP nor a Unix stream socket, [`Errno::NOTCONN`] if it has no peer,
-/// [`Errno::AGAIN`] if a Unix socket's peer was not accepted yet, [`Errno::XDEV`] for a Unix socket of another network namespace than this thread's, or the kernel's error.
+/// [`Errno::AGAIN`] if a Unix socket's peer was not accepted yet, [`Errno::XDEV`] for a Unix socket of another network
+/// namespace than this thread's, or the kernel's error.
 pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
     match tcp::identify(file) {
         Ok(found) => Ok(Identity {
@@ -59,7 +60,7 @@ pub fn identify(file: &impl AsFd) -> Result<Identity, Errno> {
 }
 
 fn identify_unix(file: &impl AsFd) -> Result<Identity, Errno> {
-    let found = unix_stream::look(file)?;
+    let found = unix_stream::identify(file)?;
     let ends = unix_diag::ends(&found)?;
     Ok(Identity {
         namespace: found.namespace,

@@ -17,7 +17,7 @@ use netlink_sys::{Socket, SocketAddr};
 /// The longest answer about one socket that is accepted. It has four short attributes.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// What sock_diag tells of a connected socket.
+/// The account that sock_diag gives of a connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The inode of the other end.

@@ -19,7 +19,7 @@ pub fn sends(buffer: u32, unsent_max: u32) -> u32 {
     if !is_set && unsent_max >= SENDS_BY_DEFAULT { 0 } else { buffer.min(unsent_max).max(1) as u32 }
 }
 
-/// What a receiver allows in a domain whose kernel counts unread bytes at the sender only: the least that is counted.
+/// The allowance of a receiver in a domain whose kernel counts unread bytes at the sender only: the least that is counted.
 pub const RECEIVES_NOTHING: u64 = 1;
 
 /// The bytes that may be unread in a ring of `ring_bytes`, by what the sender allows and what the receiver allows, 0

@@ -26,7 +26,7 @@ pub struct UnixStream {
 /// # Errors
 /// [`Errno::PROTOTYPE`] if it is no Unix stream socket, [`Errno::NOTCONN`] if it has never had a peer, or the error of
 /// `getsockopt` or `fstat`.
-pub fn look(file: &impl AsFd) -> Result<UnixStream, Errno> {
+pub fn identify(file: &impl AsFd) -> Result<UnixStream, Errno> {
     let is_stream = sockopt::socket_domain(file)? == AddressFamily::UNIX
         && sockopt::socket_type(file)? == SocketType::STREAM;
     if !is_stream {
@@ -57,7 +57,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("listen");
         let client = UnixStream::connect(&path).expect("connect");
         let (server, _) = listener.accept().expect("accept");
-        let (ours, theirs) = (look(&client).expect("unix"), look(&server).expect("unix"));
+        let (ours, theirs) = (identify(&client).expect("unix"), identify(&server).expect("unix"));
         assert!(ours.cookie != theirs.cookie && ours.inode != theirs.inode);
         assert_eq!((ours.namespace, ours.peer), (theirs.namespace, theirs.peer));
         assert_eq!(ours.peer.pid as u32, std::process::id());
@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn other_files_than_connected_unix_streams_are_refused() {
         let (datagrams, _other) = UnixDatagram::pair().expect("pair");
-        assert_eq!(look(&datagrams).err(), Some(Errno::PROTOTYPE));
+        assert_eq!(identify(&datagrams).err(), Some(Errno::PROTOTYPE));
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
-        assert_eq!(look(&tcp).err(), Some(Errno::PROTOTYPE));
+        assert_eq!(identify(&tcp).err(), Some(Errno::PROTOTYPE));
         let alone = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
-        assert_eq!(look(&alone).err(), Some(Errno::NOTCONN));
+        assert_eq!(identify(&alone).err(), Some(Errno::NOTCONN));
     }
 }

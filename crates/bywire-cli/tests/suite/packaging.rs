@@ -76,7 +76,7 @@ fn the_page_lists_every_package_that_x_installs() {
     let installed: Vec<&str> = pairs.map(|(_, package)| package).filter(|name| !name.is_empty()).collect();
     assert!(installed.len() > 40, "{installed:?}");
     for package in installed {
-        // What Debian's own system consists of is not removed.
+        // Packages of Debian's own system are not removed.
         assert!(package == "dpkg" || listed.contains(&package), "{package} is not in: {line}");
     }
 }
@@ -107,7 +107,7 @@ fn packages_are_installed_used_and_removed_by_the_printed_commands() {
     let place = tempfile::tempdir().expect("a directory");
     let Some(built) = built(place.path()) else { return };
     let packages = place.path().join("packages");
-    // What an earlier version has left there is not taken for what is made.
+    // Packages of an earlier version are not taken for those that are made now.
     fs::create_dir(&packages).expect("made");
     let processor = std::env::consts::ARCH;
     let debian = if processor == "x86_64" { "amd64" } else { "arm64" };

@@ -1,4 +1,4 @@
-//! What differs between the two domains whose connections are carried: TCP and Unix streams.
+//! Differences between the two domains whose connections are carried: TCP and Unix streams.
 //!
 //! | | TCP | Unix |
 //! | --- | --- | --- |

@@ -60,7 +60,7 @@ const HELD: &[HeldOption] = &[
     held(SOL_SOCKET, libc::SO_PASSCRED, Question::Unless(0)),
     held(SOL_SOCKET, libc::SO_PASSSEC, Question::Unless(0)),
     held(SOL_SOCKET, SO_PASSPIDFD, Question::Unless(0)),
-    // What is left is said with each message.
+    // SO_INQ: each message says how many bytes are left.
     held(SOL_SOCKET, SO_INQ, Question::Unless(0)),
     // TCP_MD5SIG, TCP_MD5SIG_EXT, and keys by TCP_AO: a client must set them itself.
     held(IPPROTO_TCP, 14, Question::No),
@@ -110,11 +110,11 @@ pub fn are_any_set(fd: i32) -> bool {
 /// Passes on to an accepted connection what its listener has of options that the kernel is not asked about.
 pub fn inherit(listener: i32, accepted: i32) {
     let Some(listener) = sockets::socket(listener) else { return };
-    let is_held = listener.shared.never.load(Ordering::Relaxed) == Reason::Option as u8 + 1;
     // A Unix listener passes on neither timeouts nor options but those that the kernel is asked about.
     if listener.is_unix() {
         return;
     }
+    let is_held = listener.shared.never.load(Ordering::Relaxed) == Reason::Option as u8 + 1;
     let has_timeout = listener.shared.has_timeout.each_ref().map(|place| place.load(Ordering::Relaxed));
     if !is_held && !has_timeout.contains(&NEVER_WAITS) {
         return;

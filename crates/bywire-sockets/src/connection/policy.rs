@@ -58,7 +58,7 @@ pub fn configure(calls_min: u32) {
     CALLS_MIN.store(calls_min, Ordering::Relaxed);
 }
 
-/// Where programs listen whose protocols pass descriptors: D-Bus, systemd and X11.
+/// Addresses of programs whose protocols pass descriptors: D-Bus, systemd and X11.
 const PASSING: [&[u8]; 5] =
     [b"/run/dbus/", b"/var/run/dbus/", b"/run/systemd/", b"/tmp/.X11-unix/", b"\0/tmp/.X11-unix/"];
 

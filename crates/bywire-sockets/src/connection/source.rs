@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// The same for a Unix connection, as long as bytes from before the cut-over may be in the kernel. It tells only how
+    /// A Unix connection has no such count, and the kernel may hold bytes from before the cut-over. It tells only how
     /// many bytes wait there. Nobody is inside it.
     fn unix_source(&self) -> Result<Source, Corrupt> {
         // The thread makes no system calls any more, or its descriptor was closed: only a later look can tell.
