@@ -96,14 +96,7 @@ impl Connection {
         self.kernels_room() >= bytes
     }
 
-    /// Sends what the kernel holds back, unless the program wants it to. A Unix socket holds nothing back.
-    pub fn push_unless_corked(&self) {
-        if !self.is_unix() && !kernel::is_corked(self.fd) {
-            kernel::push(self.fd);
-        }
-    }
-
-    /// Sends what the kernel holds back.
+    /// Sends what the kernel holds back. A Unix socket holds nothing back.
     pub fn push(&self) {
         if !self.is_unix() {
             kernel::push(self.fd);

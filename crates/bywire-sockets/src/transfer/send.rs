@@ -388,7 +388,9 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
         STREAM.cut(&connection.own, sent + given as u64);
         // Nagle's algorithm would hold it back until the bytes before it are acknowledged, which takes up to 40 ms, and
         // with it everything that follows in memory. A program that has corked its socket wants it held back.
-        connection.push_unless_corked();
+        if !kernel::is_corked(connection.fd) {
+            connection.push();
+        }
         Step::Sent(given as usize)
     } else {
         STREAM.abandon(&connection.own);

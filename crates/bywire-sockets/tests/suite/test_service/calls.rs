@@ -39,8 +39,7 @@ pub fn shut_down(fd: RawFd, how: i32) {
 
 /// Makes calls on a descriptor wait.
 pub fn let_wait(fd: RawFd) {
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
+    super::set_nonblocking(fd, false);
 }
 
 pub fn set_option(fd: RawFd, level: i32, name: i32, value: i32) {
