@@ -8,6 +8,7 @@ mod carried_units;
 mod compare;
 mod count;
 mod doctor;
+mod engine;
 mod eth;
 mod explain;
 mod help;
@@ -102,6 +103,8 @@ enum Action {
     Run(run::RunArgs),
     /// Have services of systemd started by `bywire run`, as their packages ship them
     Service(service::ServiceArgs),
+    /// Relay what programs of `bywire run` send to other machines in small pieces
+    Engine(engine::EngineArgs),
     /// Pair the connections of `bywire run` of all users, instead of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
@@ -196,6 +199,7 @@ impl Action {
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
             Self::Service(arguments) => arguments.run(),
+            Self::Engine(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
             Self::Invite(arguments) => arguments.run(),

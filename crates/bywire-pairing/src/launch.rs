@@ -98,6 +98,16 @@ impl Launch {
         })
     }
 
+    /// A service in `directory`, which no other user may write, without any library.
+    pub fn of_service(directory: &Path) -> Self {
+        Self {
+            preload: PathBuf::new(),
+            service: directory.join("pairing"),
+            cores: directory.join("pairing.cores"),
+            variables: Vec::new(),
+        }
+    }
+
     /// Allows or forbids the library to spin before it sleeps. By default it spins for a bounded time where it may.
     pub fn spin(self, spin: Option<bool>) -> Self {
         let Some(spin) = spin else { return self };

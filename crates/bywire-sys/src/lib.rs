@@ -11,6 +11,7 @@ pub mod deferred;
 pub mod directory;
 pub mod fork;
 pub mod interrupt;
+pub mod life;
 pub mod limits;
 pub mod listener;
 pub mod memory;

@@ -48,6 +48,15 @@ impl Poller {
         epoll::add(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
+    /// Watches `file` until it can be written, and reports that once. The file stays in the set until it is removed.
+    ///
+    /// # Errors
+    /// The error of `epoll_ctl` (out of memory, or watched already).
+    pub fn add_for_writing(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
+        let once = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.file, file, epoll::EventData::new_u64(tag), once)
+    }
+
     /// Stops watching `file` for reading. The file keeps its place in the set, so [`Poller::resume`] needs neither
     /// memory nor the user's epoll quota. Errors and hang-up are still reported.
     ///

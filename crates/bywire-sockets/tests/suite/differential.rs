@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bywire_testing::{number, repetitions};
 
+use crate::relayed::{self, Engine};
 use crate::situations::{self, PIECE_BYTES, Program, Reached, Start, pattern};
 use crate::test_service::{self, Domain, TestService, errno, is_unix};
 
@@ -35,7 +36,17 @@ fn carried_unix_sockets_behave_like_kernel_sockets() {
     compare_seeds("carried_unix_sockets_behave_like_kernel_sockets", Domain::Unix);
 }
 
+#[test]
+fn relayed_sockets_behave_like_kernel_sockets() {
+    let test = "relayed_sockets_behave_like_kernel_sockets";
+    compare_seeds_of(test, TestService::new, Some(RELAYED_MIN));
+}
+
 fn compare_seeds(test: &str, domain: Domain) {
+    compare_seeds_of(test, || TestService::with_domain(domain), None);
+}
+
+fn compare_seeds_of(test: &str, pairing: impl FnOnce() -> TestService, relayed_min: Option<(u64, Reached)>) {
     if let Ok(seeds) = std::env::var("BYWIRE_TEST_SEED") {
         let (first, end) = seeds.split_once(':').expect("a range");
         let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -47,14 +58,16 @@ fn compare_seeds(test: &str, domain: Domain) {
         }
         return;
     }
-    let pairing = TestService::with_domain(domain);
+    let reached_min = relayed_min.unwrap_or(REACHED_MIN);
+    let pairing = pairing();
+    let _engine = relayed_min.map(|_| Engine::start(&pairing));
     let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [150, 500, 20_000]));
     let has_enough = |reached: &Reached| {
-        let is_rare = |(found, due): (u64, u64)| found * REACHED_MIN.0 < due * count;
+        let is_rare = |(found, due): (u64, u64)| found * reached_min.0 < due * count;
         // A few selected seeds may have none.
         count < 100
             || pairing.status().carried_ever * 2 >= count
-                && !reached.counts().into_iter().zip(REACHED_MIN.1.counts()).any(is_rare)
+                && !reached.counts().into_iter().zip(reached_min.1.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
     // More seeds if the service was too slow for too many, as on a busy machine: calls rarely wait for it.
@@ -87,6 +100,9 @@ fn compare_seeds(test: &str, domain: Domain) {
         "too little was reached for this to prove anything: {reached:?}, {status:?}"
     );
 }
+
+/// The same where an engine relays one direction.
+const RELAYED_MIN: (u64, Reached) = (1500, Reached { full: 20, owed: 0, edge: 20, exec: 5, spawn: 5 });
 
 /// The prefix of a wait for an edge-triggered set.
 const BY_EDGE: &str = "edge";
@@ -178,6 +194,9 @@ impl Driver {
     fn new(seed: u64) -> Self {
         let (client, server) = test_service::pair();
         [client, server].into_iter().for_each(|fd| bound_buffers(seed, fd));
+        if relayed::is_wanted() {
+            relayed::keep_in_kernel([client, server][seed as usize % 2]);
+        }
         let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..8).for_each(|_| assert!(draw.below(2) < 2));
         let mut driver = Self {

@@ -14,10 +14,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bywire_pairing::filters;
-use bywire_pairing::protocol::{CORES_VARIABLE, SERVICE_VARIABLE};
+use bywire_pairing::protocol::{CORES_VARIABLE, ENGINE_VARIABLE, SERVICE_VARIABLE};
 use bywire_pairing::service::Service;
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status::{self, Status};
@@ -36,6 +37,8 @@ pub struct TestService {
     pub service: PathBuf,
     /// What its programs connect by.
     domain: Domain,
+    /// Whether an engine relays what they send, whatever it is.
+    pub is_relayed: AtomicBool,
 }
 
 /// A domain of connections.
@@ -128,7 +131,7 @@ impl TestService {
     pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
-        Self { directory, service, domain: Domain::Tcp }
+        Self { directory, service, domain: Domain::Tcp, is_relayed: AtomicBool::new(false) }
     }
 
     /// The library that was built with this test.
@@ -145,6 +148,10 @@ impl TestService {
         let mut command = Command::new(program);
         if self.domain == Domain::Unix {
             command.env(DOMAIN_VARIABLE, "unix");
+        }
+        if self.is_relayed.load(Ordering::Relaxed) {
+            // Both runs keep one end of a connection in the kernel.
+            command.env(ENGINE_VARIABLE, "always");
         }
         if let Some(calls) = calls {
             command
