@@ -8,7 +8,7 @@ use crate::memory::arena::{FAILED, HUNG_UP};
 use crate::os::kernel;
 
 /// Errors with which the kernel ends a connection.
-const ENDS: [i32; 5] =
+pub const ENDS: [i32; 5] =
     [libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ECONNABORTED];
 
 impl Connection {

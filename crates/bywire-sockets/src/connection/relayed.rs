@@ -16,9 +16,9 @@ use bywire_pairing::protocol::link;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{HALF, LEAVING, News, Route};
 
-use crate::connection::owed;
+use crate::connection::{kept_error, owed};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
-use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING, TOLD_LOSS};
+use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, TOLD_LOSS};
 use crate::os::{errno, kernel};
 use crate::pairing::seek;
 use crate::wakeup::doorbell;
@@ -30,6 +30,11 @@ pub fn leave(fd: i32) {
     }
 }
 
+/// The bytes that may wait for an engine, beside those that the kernel holds. All of them must go to the kernel when the
+/// program takes its direction back.
+pub const WINDOW_BYTES: usize = 512 << 10;
+/// An engine that has taken an error publishes it within this time.
+const PUBLISHED_NS: u64 = 20_000_000;
 /// The time from one check of the engine to the next, while it has nothing of this end.
 const IDLE_LOOK_NS: u64 = 500_000_000;
 
@@ -145,29 +150,36 @@ impl Connection {
         is_shut
     }
 
-    /// Keeps an error of the kernel's that the engine has taken, for a call that reports it.
+    /// Keeps an error of the kernel's that the engine has taken, for a call that reports it. A broken pipe is only a
+    /// sender's error, and the kernel reports it again.
     pub fn keep_failure(&self) {
         if !self.is_relayed() {
             return;
         }
-        let number = STREAM.failure(&self.remote);
-        if number != 0 && self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed) & TOLD_LOSS == 0 {
+        let number = i32::try_from(STREAM.failure(&self.remote)).unwrap_or(0);
+        if kept_error::ENDS.contains(&number)
+            && self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed) & TOLD_LOSS == 0
+        {
             self.shared.ended.fetch_or(FAILED | HUNG_UP, Ordering::Relaxed);
-            self.shared.kept_error.store(u32::try_from(number).unwrap_or(0), Ordering::Relaxed);
+            self.shared.kept_error.store(number as u32, Ordering::Relaxed);
         }
     }
 
-    /// A receive has found the end of the stream. An engine may have taken the error that the kernel would have reported
-    /// instead, and may not have published it yet.
+    /// A receive has found the end of the stream. If the kernel has reset the connection, an engine may have taken its
+    /// error and not published it yet.
     pub fn keep_failure_at_end(&self) {
-        if self.is_relayed()
-            && self.shared.ended.load(Ordering::Relaxed) & (SHUT_SENDING | TOLD_LOSS) == 0
-            && kernel::is_closed(self.fd)
+        let known = FINISHED | HUNG_UP | FAILED | TOLD_LOSS | SHUT_SENDING;
+        if !self.is_in_relay()
+            || self.shared.ended.load(Ordering::Relaxed) & known != 0
+            || !kernel::is_closed(self.fd)
         {
-            self.keep_failure();
-            if self.shared.ended.fetch_or(TOLD_LOSS | FAILED | HUNG_UP, Ordering::Relaxed) & TOLD_LOSS == 0 {
-                self.shared.kept_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
-            }
+            return;
         }
+        let end_ns = kernel::now_ns() + PUBLISHED_NS;
+        while STREAM.failure(&self.remote) == 0 && kernel::now_ns() < end_ns && !self.has_no_engine() {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+        }
+        self.keep_failure();
     }
 }

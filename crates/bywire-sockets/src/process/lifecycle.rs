@@ -248,7 +248,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             connection.raise_end(DEAF);
         }
     }
-    let is_engines = ends_sending && connection.shut_by_engine();
+    let is_engines = ends_sending && !is_over && connection.shut_by_engine();
     if ends_sending && !is_engines {
         connection.end_before_the_kernels(false);
         let _held = connection.shared.sending.hold();

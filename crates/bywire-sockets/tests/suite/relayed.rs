@@ -19,10 +19,8 @@ use bywire_sys::wake::Eventfd;
 use bywire_testing::protocol_client::ProtocolClient;
 use bywire_testing::repetitions;
 
-use crate::test_service::{self, Running, TestService, calls};
+use crate::test_service::{self, CONTROL_VARIABLE, Running, TestService, calls};
 
-/// Where the role of an engine finds its control socket.
-const CONTROL_VARIABLE: &str = "BYWIRE_TEST_CONTROL";
 /// The longest of the random sends.
 const PIECE_BYTES_MAX: u64 = 3000;
 
@@ -64,6 +62,15 @@ pub fn is_wanted() -> bool {
 /// Keeps this end of a connection in the kernel, by an option that changes nothing: so the other end is no program's.
 pub fn keep_in_kernel(fd: RawFd) {
     calls::set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+}
+
+/// Waits until an engine has let go every connection that this program has ended.
+pub fn await_release() {
+    if is_wanted() {
+        let control = PathBuf::from(test_service::told(CONTROL_VARIABLE));
+        let relayed = || control::ask(&control, Request::Status).ok().flatten().map(|counts| counts.relayed);
+        test_service::eventually("the engine lets go", || (relayed() == Some(0)).then_some(()));
+    }
 }
 
 /// The process in which [`Engine`] serves.

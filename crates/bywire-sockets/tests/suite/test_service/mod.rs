@@ -151,7 +151,7 @@ impl TestService {
         }
         if self.is_relayed.load(Ordering::Relaxed) {
             // Both runs keep one end of a connection in the kernel.
-            command.env(ENGINE_VARIABLE, "always");
+            command.env(ENGINE_VARIABLE, "always").env(CONTROL_VARIABLE, self.path("engine"));
         }
         if let Some(calls) = calls {
             command
@@ -310,6 +310,8 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// Where an engine of a test has its control socket.
+pub const CONTROL_VARIABLE: &str = "BYWIRE_TEST_CONTROL";
 /// Names the domain of the connections that [`pair`] makes: `unix`, or TCP without it.
 pub const DOMAIN_VARIABLE: &str = "BYWIRE_TEST_DOMAIN";
 
