@@ -1,13 +1,17 @@
 //! `bywire engine`: relays what programs of `bywire run` send to peers elsewhere.
 
+use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire_command::exit_status::Misuse;
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::engine::{Counts, Engine};
+use bywire_metrics::{Metrics, Page};
 use bywire_pairing::launch::Launch;
+use bywire_sys::poller::Poller;
 use bywire_sys::wake::Eventfd;
 use clap::{Args, Subcommand};
 
@@ -52,6 +56,9 @@ struct UpArgs {
     /// Go on in the background once it serves
     #[arg(long)]
     background: bool,
+    /// Answer Prometheus at this address, such as 127.0.0.1:9106
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -70,7 +77,7 @@ impl EngineArgs {
             EngineAction::Up(arguments) if arguments.background => background::start(),
             EngineAction::Up(arguments) if arguments.detached => {
                 let report = Report::take()?;
-                match Running::start() {
+                match Running::start(arguments.metrics) {
                     Ok(running) => {
                         report.ready(READY)?;
                         running.serve()
@@ -81,8 +88,8 @@ impl EngineArgs {
                     }
                 }
             }
-            EngineAction::Up(_) => {
-                let running = Running::start()?;
+            EngineAction::Up(arguments) => {
+                let running = Running::start(arguments.metrics)?;
                 bywire_command::output::print(READY)?;
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
                 running.serve()
@@ -104,7 +111,7 @@ struct Running {
 }
 
 impl Running {
-    fn start() -> Result<Self> {
+    fn start(metrics: Option<SocketAddr>) -> Result<Self> {
         let path = control_path()?;
         let control = ControlSocket::open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -117,12 +124,42 @@ impl Running {
         ctrlc::set_handler(|| stop.signal()).context("cannot watch for an interrupt")?;
         let service = pairing_service()?;
         let engine = Engine::start(&service)?;
+        if let Some(address) = metrics {
+            serve_metrics(address, path)?;
+        }
         Ok(Self { engine, control, stop })
     }
 
     fn serve(mut self) -> Result<()> {
         Ok(self.engine.serve(&self.control, self.stop)?)
     }
+}
+
+/// Answers callers on a thread, which asks the engine like any other program, at most once a second.
+fn serve_metrics(address: SocketAddr, control: PathBuf) -> Result<()> {
+    let mut metrics = Metrics::listen(address)
+        .with_context(|| format!("cannot serve metrics on {address}: give another --metrics ADDRESS:PORT"))?;
+    let mut poller = Poller::new()?;
+    poller.add(&metrics, 0)?;
+    let answer_all = move || {
+        while poller.wait(metrics.timeout()).is_ok() {
+            let counts = || control::ask(&control, Request::Status).ok().flatten().unwrap_or_default();
+            let Ok(()) = metrics.serve(|| Ok::<_, Infallible>(page(&counts())));
+        }
+    };
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(answer_all)?;
+    Ok(())
+}
+
+/// The counts in the text form of Prometheus.
+fn page(counts: &Counts) -> String {
+    let mut page = Page::new("bywire_engine");
+    let mut add = |name, kind, help, value: u64| page.sample(name, kind, help, &[], &value.into());
+    add("relayed", "gauge", "Connections that are relayed now.", counts.relayed);
+    add("relayed_total", "counter", "Connections that have been relayed.", counts.relayed_ever);
+    add("refused_total", "counter", "Connections that were refused.", counts.refused);
+    add("bytes_total", "counter", "Bytes that the kernel was given for programs.", counts.bytes);
+    page.text()
 }
 
 /// The socket of the machine's pairing service, or of this user's own, which is started.

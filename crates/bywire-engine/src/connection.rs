@@ -15,6 +15,7 @@ use bywire_ring::stream::{
 use bywire_sys::deferred;
 use bywire_sys::memory::{Mapping, OfferError};
 use bywire_sys::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::relay::{self, Next, View};
 
@@ -131,6 +132,14 @@ impl Served {
     /// The program has closed the connection, or has ended.
     pub fn note_gone(&mut self) {
         self.has_gone = true;
+    }
+
+    /// Returns whether the kernel has ended the connection, or both of its directions.
+    pub fn has_ended(&self) -> bool {
+        let mut asked = [PollFd::new(&self.socket, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = rustix::event::poll(&mut asked, Some(&at_once));
+        found.is_ok_and(|count| count > 0)
     }
 
     /// Bytes that the kernel was given.

@@ -24,6 +24,10 @@ const TICK: Duration = Duration::from_micros(50);
 const IDLE_TICKS_MAX: u32 = 20;
 /// Looks without anything to do after which a connection counts as quiet.
 const QUIET_LOOKS: u32 = 20;
+/// A connection that gets quiet after fewer bytes than this was not worth to be woken for.
+const BURST_BYTES: u64 = 16 << 10;
+/// After so many of them in a row the program has its connection back: it sends too little for batches.
+const SMALL_BURSTS_MAX: u32 = 64;
 /// Quiet connections that are looked at in one tick, in turn.
 const QUIET_AT_ONCE: usize = 64;
 /// How long the engine waits at its end for programs to take their directions back.
@@ -97,6 +101,24 @@ struct Entry {
     /// The kernel takes no more bytes, and the poller says when it does.
     is_full: bool,
     is_active: bool,
+    /// The bytes of the connection when it was quiet last.
+    bytes_before: u64,
+    /// Times in a row that it got quiet after few bytes.
+    small_bursts: u32,
+}
+
+impl Entry {
+    fn new(connection: Served) -> Self {
+        Self { connection, idle: 0, is_full: false, is_active: true, bytes_before: 0, small_bursts: 0 }
+    }
+
+    /// It gets quiet. Returns whether it was so too often after a few bytes.
+    fn has_little(&mut self) -> bool {
+        let bytes = self.connection.bytes();
+        let is_small = bytes - std::mem::replace(&mut self.bytes_before, bytes) < BURST_BYTES;
+        self.small_bursts = if is_small { self.small_bursts + 1 } else { 0 };
+        self.small_bursts >= SMALL_BURSTS_MAX
+    }
 }
 
 impl Engine {
@@ -172,7 +194,7 @@ impl Engine {
                         doorbell_rule::take(&Mapped::new(self.pairing.page()));
                         self.look_at_quiet(usize::MAX);
                     }
-                    name => self.has_room(name),
+                    name => self.hear_of(name),
                 }
                 idle_ticks = 0;
             }
@@ -194,30 +216,35 @@ impl Engine {
 
     /// Looks at each connection that was busy lately.
     fn look_at_active(&mut self) -> bool {
-        let names = std::mem::take(&mut self.active);
+        let mut names = std::mem::take(&mut self.active);
         let mut has_moved = false;
-        let mut still_active = Vec::with_capacity(names.len());
-        for name in names {
-            match self.look(name) {
-                None => {}
-                Some(Look::Idle) if self.is_quiet(name) => self.quiet.push(name),
-                Some(look) => {
-                    has_moved |= look == Look::Moved;
-                    still_active.push(name);
-                }
+        names.retain(|name| match self.look(*name) {
+            None => false,
+            Some(Look::Idle) => self.stays_active(*name),
+            Some(look) => {
+                has_moved |= look == Look::Moved;
+                true
             }
-        }
-        still_active.append(&mut self.active);
-        self.active = still_active;
+        });
+        names.append(&mut self.active);
+        self.active = names;
         has_moved
     }
 
-    /// Counts a look that found nothing. Returns whether the connection counts as quiet from here on.
-    fn is_quiet(&mut self, name: u64) -> bool {
+    /// Counts a look that found nothing. `false`: the connection is quiet from here on, or the program's again.
+    fn stays_active(&mut self, name: u64) -> bool {
         let Some(entry) = self.served.get_mut(&name) else { return false };
         entry.idle += 1;
         entry.is_active = entry.idle < QUIET_LOOKS;
-        !entry.is_active
+        if entry.is_active {
+            return true;
+        }
+        if entry.has_little() {
+            self.end_connection(name);
+        } else {
+            self.quiet.push(name);
+        }
+        false
     }
 
     /// Looks at so many quiet connections, in turn. Those that have something become active.
@@ -267,8 +294,7 @@ impl Engine {
             Look::Idle => {}
             Look::Moved => entry.idle = 0,
             Look::Full => {
-                // Without a place in the poller the next tick tries again.
-                entry.is_full = self.poller.add_for_writing(&entry.connection, name).is_ok();
+                entry.is_full = self.poller.await_writable(&entry.connection, name).is_ok();
             }
             Look::Over => {
                 self.end_connection(name);
@@ -278,11 +304,15 @@ impl Engine {
         Some(look)
     }
 
-    /// The kernel takes bytes of this connection again, or has ended it.
-    fn has_room(&mut self, name: u64) {
-        if let Some(entry) = self.served.get_mut(&name) {
-            self.poller.remove(&entry.connection);
-            entry.is_full = false;
+    /// The kernel takes bytes of this connection again, or has ended it. Of the end it tells the program, which takes its
+    /// direction back.
+    fn hear_of(&mut self, name: u64) {
+        let Some(entry) = self.served.get_mut(&name) else { return };
+        let is_watched = self.poller.pause(&entry.connection, name).is_ok();
+        entry.is_full = false;
+        if entry.connection.has_ended() || !is_watched {
+            self.end_connection(name);
+        } else {
             self.look(name);
         }
     }
@@ -308,10 +338,10 @@ impl Engine {
                         new
                     }),
                 };
-                match program.and_then(|program| asked.paired(program, &segment).ok()) {
+                let connection = program.and_then(|program| asked.paired(program, &segment).ok());
+                match connection.filter(|connection| self.poller.add_paused(connection, name).is_ok()) {
                     Some(connection) => {
-                        let entry = Entry { connection, idle: 0, is_full: false, is_active: true };
-                        self.served.insert(name, entry);
+                        self.served.insert(name, Entry::new(connection));
                         self.active.push(name);
                         self.counts.relayed += 1;
                         self.counts.relayed_ever += 1;
@@ -363,9 +393,7 @@ impl Engine {
 
     fn end_connection(&mut self, name: u64) {
         let Some(entry) = self.served.remove(&name) else { return };
-        if entry.is_full {
-            self.poller.remove(&entry.connection);
-        }
+        self.poller.remove(&entry.connection);
         let bytes = entry.connection.bytes();
         entry.connection.release();
         self.counts.relayed -= 1;

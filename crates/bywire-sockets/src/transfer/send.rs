@@ -482,8 +482,6 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     // A killed peer announces nothing.
     let sends = connection.shared.sends.fetch_add(1, Ordering::Relaxed);
     let is_due = match connection.domain() {
-        // No flag in memory tells of the end of a peer beyond an engine.
-        Domain::Tcp if connection.is_relayed() => connection.is_due_to_ask(),
         Domain::Tcp => sends % ASK_EVERY == ASK_EVERY - 1,
         // Its kernel refuses what is sent to a killed peer at once, where TCP's takes it.
         Domain::Unix => connection.is_due_to_ask(),
