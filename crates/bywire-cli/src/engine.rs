@@ -3,14 +3,14 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bywire_command::exit_status::Misuse;
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::engine::{Counts, Engine};
 use bywire_metrics::{Metrics, Page};
-use bywire_pairing::launch::Launch;
+use bywire_pairing::launch::{self, Launch};
 use bywire_sys::poller::Poller;
 use bywire_sys::wake::Eventfd;
 use clap::{Args, Subcommand};
@@ -135,6 +135,17 @@ impl Running {
     }
 }
 
+/// Serves by the pairing service at a path until this process ends, without an interrupt of its own.
+///
+/// # Errors
+/// [`bywire_engine::engine::EngineError`], or those of the kernel.
+pub fn relay_beside(service: &Path) -> Result<()> {
+    let control = ControlSocket::open(&service.with_file_name(CONTROL))?;
+    let mut engine = Engine::start(service)?;
+    bywire_command::output::print(launch::READY)?;
+    Ok(engine.serve(&control, &Eventfd::new()?)?)
+}
+
 /// Answers callers on a thread, which asks the engine like any other program, at most once a second.
 fn serve_metrics(address: SocketAddr, control: PathBuf) -> Result<()> {
     let mut metrics = Metrics::listen(address)
@@ -208,8 +219,6 @@ fn status(json: bool) -> Result<()> {
 
 fn down() -> Result<()> {
     let counts = ask(Request::Down)?;
-    bywire_command::output::print(&format!(
-        "the engine ends; {} went on by themselves\n",
-        count::of(counts.relayed, "relayed connection", "relayed connections")
-    ))
+    let connections = count::of(counts.relayed, "relayed connection goes", "relayed connections go");
+    bywire_command::output::print(&format!("the engine ends; {connections} on without it\n"))
 }

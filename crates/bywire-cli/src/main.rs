@@ -135,6 +135,9 @@ enum Action {
     /// Pairs connections, started by `run`
     #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
     Pairing(run::ServiceArgs),
+    /// Relays beside a measurement
+    #[command(name = bywire_pairing::launch::ENGINE, hide = true)]
+    Relaying { service: PathBuf },
     /// Makes the library's system calls, started by `run` behind filters
     #[command(name = preload_check::PROBE, hide = true)]
     Calls,
@@ -210,6 +213,7 @@ impl Action {
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),
+            Self::Relaying { service } => engine::relay_beside(&service),
             Self::Calls => preload_check::probe(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),

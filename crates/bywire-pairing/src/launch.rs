@@ -18,6 +18,9 @@ use crate::status::{QueryError, query};
 pub const SERVICE: &str = "__pairing";
 /// Its option to detach from the process that started it.
 pub const DETACH: &str = "--detach";
+/// The subcommand that runs an engine beside a measurement. The path of its pairing service follows. It prints [`READY`] once
+/// it serves.
+pub const ENGINE: &str = "__engine";
 /// The line that a service prints once it listens.
 pub const READY: &str = "ready\n";
 /// The path of the library, if it is not beside the command.
