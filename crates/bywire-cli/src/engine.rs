@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use bywire_command::exit_status::Misuse;
 use bywire_engine::control::{self, ControlSocket, Request};
-use bywire_engine::engine::{Counts, Engine};
+use bywire_engine::counts::Counts;
+use bywire_engine::engine::Engine;
 use bywire_metrics::{Metrics, Page};
 use bywire_pairing::launch::{self, Launch};
 use bywire_sys::poller::Poller;
@@ -115,7 +116,8 @@ impl Running {
         let path = control_path()?;
         let control = ControlSocket::open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
-                Misuse("an engine of this user runs already: end it by `bywire engine down`".to_owned()).into()
+                Misuse("an engine of this user runs already: end it by `bywire engine down`".to_owned())
+                    .into()
             }
             _ => anyhow!("cannot use the socket {}: {error}", path.display()),
         })?;

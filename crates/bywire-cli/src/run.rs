@@ -15,7 +15,8 @@ use bywire_command::option_row::OptionRow;
 use bywire_command::options;
 use bywire_pairing::launch::{self, Launch, LaunchError};
 use bywire_pairing::protocol::{
-    CALLS_VARIABLE, ENGINE_VARIABLE, ENGINE_WORDS, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
+    CALLS_VARIABLE, ENGINE_VARIABLE, ENGINE_WORDS, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE,
+    SPIN_VARIABLE,
 };
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status::{self, QueryError};
@@ -66,7 +67,11 @@ options! {
                 "prefer",
                 "Let an engine of this user relay what is sent in small pieces: off, prefer, or always where it is not carried",
             )
-            .words(|| ENGINE_WORDS.to_vec());
+            .words(|| ENGINE_WORDS.to_vec())
+            .reads(|word| match ENGINE_WORDS.contains(&word) {
+                true => Ok(word.to_owned()),
+                false => bail!("`{word}` is not valid: it is {}", ENGINE_WORDS.join(", ")),
+            });
         explain: bool =
             OptionRow::flag(
                 "explain",

@@ -12,9 +12,9 @@ use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::{
     ASKS_BACK, HALF, Mapped, News, RING_BYTES, Route, SEGMENT_BYTES, Stream, head_bytes, rest_bytes,
 };
+use bywire_sys::Errno;
 use bywire_sys::deferred;
 use bywire_sys::memory::{Mapping, OfferError};
-use bywire_sys::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::relay::{self, Next, View};

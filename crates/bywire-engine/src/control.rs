@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bywire_sys::directory;
 
-use crate::engine::Counts;
+use crate::counts::Counts;
 
 /// A caller that is silent is not waited for any longer, so that it holds up no connection.
 const CALLER_TIMEOUT: Duration = Duration::from_millis(100);

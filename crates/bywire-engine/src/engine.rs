@@ -16,6 +16,7 @@ use bywire_sys::{Errno, deferred, limits};
 
 use crate::connection::{Asked, Look, Program, Served};
 use crate::control::{ControlSocket, Request};
+use crate::counts::Counts;
 use crate::pairing_client::{PairingClient, Told};
 
 /// The time between two looks while there is something to do.
@@ -60,19 +61,6 @@ pub enum EngineError {
     /// The kernel refused what an engine needs.
     #[error("the kernel refused what an engine needs: {0}")]
     System(#[from] Errno),
-}
-
-/// Counts of an engine, since it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Counts {
-    /// Connections that are relayed now.
-    pub relayed: u64,
-    /// Connections that have been relayed.
-    pub relayed_ever: u64,
-    /// Connections that were asked for and refused: the engine had too many, or no memory.
-    pub refused: u64,
-    /// Bytes that programs have sent through the engine, over connections that have ended or not.
-    pub bytes: u64,
 }
 
 /// A running engine.
@@ -137,7 +125,9 @@ impl Engine {
                 Some(Told::Accepted) => break true,
                 Some(Told::Occupied) => break false,
                 Some(_) => {}
-                None => drop(poller.wait(Some(Duration::from_secs(2)))?.first().ok_or(EngineError::ServiceEnded)?),
+                None => drop(
+                    poller.wait(Some(Duration::from_secs(2)))?.first().ok_or(EngineError::ServiceEnded)?,
+                ),
             }
         };
         if !accepted {
@@ -162,7 +152,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::ServiceEnded`], or the error of the kernel if it cannot wait.
-    pub fn serve(&mut self, control: &ControlSocket, stop: &impl std::os::fd::AsFd) -> Result<(), EngineError> {
+    pub fn serve(
+        &mut self,
+        control: &ControlSocket,
+        stop: &impl std::os::fd::AsFd,
+    ) -> Result<(), EngineError> {
         self.poller.add(control.listener(), CONTROL)?;
         self.poller.add(stop, STOP)?;
         let ended = self.serve_until(control);
@@ -319,7 +313,9 @@ impl Engine {
 
     fn hear(&mut self) -> Result<(), EngineError> {
         for _ in 0..PACKETS_AT_ONCE {
-            let Some(told) = self.pairing.hear().map_err(|_| EngineError::ServiceEnded)? else { return Ok(()) };
+            let Some(told) = self.pairing.hear().map_err(|_| EngineError::ServiceEnded)? else {
+                return Ok(());
+            };
             self.act(told).map_err(|_| EngineError::ServiceEnded)?;
         }
         Ok(())
@@ -412,7 +408,9 @@ impl Engine {
     fn end(&mut self) {
         let names: Vec<u64> = self.served.keys().copied().collect();
         let end = std::time::Instant::now() + LAST_WAIT;
-        while std::time::Instant::now() < end && names.iter().any(|name| self.look(*name) == Some(Look::Moved)) {}
+        while std::time::Instant::now() < end
+            && names.iter().any(|name| self.look(*name) == Some(Look::Moved))
+        {}
         names.into_iter().for_each(|name| self.end_connection(name));
         self.asked.drain().for_each(|(_, asked)| asked.release());
         let _ = self.pairing.leave();

@@ -19,6 +19,7 @@
 
 mod connection;
 pub mod control;
+pub mod counts;
 pub mod engine;
 mod pairing_client;
 pub mod relay;

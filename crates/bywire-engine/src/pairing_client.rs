@@ -3,15 +3,17 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use bywire_pairing::protocol::{DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, link};
+use bywire_pairing::protocol::{
+    DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, link,
+};
 use bywire_ring::owner;
 use bywire_ring::stream::rest_bytes;
+use bywire_sys::Errno;
 use bywire_sys::deferred::ReceivedFd;
 use bywire_sys::life::Life;
-use bywire_sys::memory::{self, Mapping};
+use bywire_sys::memory::{Mapping, in_two};
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Eventfd;
-use bywire_sys::Errno;
 
 /// What the pairing service tells an engine.
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl PairingClient {
         doorbell.mark(DOORBELL_MARK)?;
         let (page, page_file) = Mapping::create("bywire-engine", PAGE_BYTES)?;
         let life = Life::begin(page, owner::MUTEX_OFFSET)?;
-        let rest = memory::emptiable("bywire-engine", rest_bytes())?;
+        let rest = in_two::emptiable("bywire-engine", rest_bytes())?;
         let socket = Socket::connect(path)?;
         let hello = Packet { number: std::process::id(), first: VERSION, ..Packet::new(Kind::Hello, 0) };
         socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;

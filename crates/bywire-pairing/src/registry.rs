@@ -5,6 +5,7 @@
 
 mod engines;
 mod other_user_doorbells;
+mod serving;
 #[cfg(test)]
 mod tests;
 

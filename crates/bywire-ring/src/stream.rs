@@ -15,6 +15,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::lane::Corrupt;
+use segment_layout::EVENT;
 
 mod failure;
 mod segment;
@@ -28,7 +29,6 @@ const MAGIC_OFFSET: usize = 0;
 const TAIL: usize = 64;
 const SHIFT: usize = 72;
 const ASLEEP: usize = 80;
-const EVENT: usize = 88;
 /// In the line of [`TAIL`], which a reader that returns room reads anyway.
 const RELIEF: usize = 96;
 /// In the line of [`TAIL`], which a publication writes anyway: see [`Stream::mark`].

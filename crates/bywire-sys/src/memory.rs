@@ -14,9 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::{limits, page};
 
-mod in_two;
-
-pub use in_two::emptiable;
+pub mod in_two;
 
 /// Seals that a reader requires: fixed size, no writers beside the creator's own mapping.
 const READER_SEALS: SealFlags =

@@ -126,7 +126,10 @@ pub const RELAY: &str = "relay";
 fn sock_links() -> Vec<HelpRow> {
     vec![
         ("shm", "memory that both programs share"),
-        (RELAY, "what the source sends goes to the kernel by an engine, and to a plain TCP peer in another namespace"),
+        (
+            RELAY,
+            "what the source sends goes to the kernel by an engine, and to a plain TCP peer in another namespace",
+        ),
     ]
 }
 

@@ -83,7 +83,10 @@ const RULES: &[(&str, Rule)] = &[
     ("bywire compare ", Run(Session)),
     ("bywire engine ", Elsewhere("crates/bywire-cli/tests/suite/sockets/engine.rs")),
     ("bywire run -- PROGRAM", NotRun(PLACEHOLDER)),
-    ("systemctl --user enable --now bywire-engine.service", Elsewhere("crates/bywire-cli/tests/suite/sockets/engine.rs")),
+    (
+        "systemctl --user enable --now bywire-engine.service",
+        Elsewhere("crates/bywire-cli/tests/suite/sockets/engine.rs"),
+    ),
     ("bywire run ", Run(Carried)),
     ("bywire status", Run(Carried)),
     ("bywire service ", Elsewhere("crates/bywire-cli/tests/suite/sockets/units.rs")),

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use bywire_sys::memory::Mapping;
 
-use super::EVENT;
+use super::segment_layout::EVENT;
 use crate::copy;
 
 /// Memory that one end writes and both read, addressed by byte offset.

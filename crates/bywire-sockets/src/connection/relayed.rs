@@ -16,8 +16,8 @@ use bywire_pairing::protocol::link;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{HALF, LEAVING, News, Route};
 
-use crate::connection::{kept_error, owed};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::connection::{kept_error, owed};
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, TOLD_LOSS};
 use crate::os::{errno, kernel};
 use crate::pairing::seek;

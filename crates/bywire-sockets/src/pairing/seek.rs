@@ -69,7 +69,8 @@ pub fn pays(socket: &Socket) -> bool {
     }
     let received = shared.received.load(Ordering::Relaxed);
     let sent = shared.sent.load(Ordering::Relaxed).wrapping_sub(shared.watched_sent.load(Ordering::Relaxed));
-    let calls = shared.calls.load(Ordering::Relaxed).wrapping_sub(shared.watched_calls.load(Ordering::Relaxed));
+    let calls =
+        shared.calls.load(Ordering::Relaxed).wrapping_sub(shared.watched_calls.load(Ordering::Relaxed));
     let is_window = now - since <= WINDOW_NS && received == shared.watched_received.load(Ordering::Relaxed);
     if !is_window || sent >= u64::from(calls).saturating_mul(SMALL_BYTES) {
         watch(socket, now);

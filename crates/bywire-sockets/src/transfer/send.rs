@@ -392,6 +392,7 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     if given > 0 && connection.is_relayed() && !connection.begin_relay(sent + given as u64) {
         connection.stay(Reason::Refused);
         STREAM.abandon(&connection.own);
+        // SeqCst: pairs with the loads of the next comparison of the counts, as below.
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         Step::Sent(given as usize)
     } else if given > 0 {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bywire_engine::control::{self, ControlSocket, Request};
-use bywire_engine::engine::Counts;
+use bywire_engine::counts::Counts;
 use bywire_pairing::protocol::{ENGINE_VARIABLE, Kind, Packet, SERVICE_VARIABLE, link};
 use bywire_ring::stream::{SEGMENT_BYTES, Segment, Stream, WORDS, Window};
 use bywire_sys::memory::Mapping;
@@ -443,7 +443,11 @@ fn an_engine_gets_no_connection_that_was_not_offered() {
     }
     client.say(&Packet::new(Kind::Ask, 9));
     let (packet, _) = client.hear().expect("an answer");
-    assert_eq!((packet.kind, packet.code), (Kind::Go, link::RELAY), "the service has heard everything before");
+    assert_eq!(
+        (packet.kind, packet.code),
+        (Kind::Go, link::RELAY),
+        "the service has heard everything before"
+    );
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(engine.counts(), Counts::default());
     assert!(other.as_raw_fd() >= 0);

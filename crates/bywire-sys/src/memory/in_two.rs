@@ -79,9 +79,8 @@ impl Mapping {
     /// The error of the kernel; [`Errno::AGAIN`] if it takes none now, [`Errno::FAULT`] if a part is not within the
     /// memory.
     pub fn send(&self, socket: &impl AsFd, parts: [(usize, usize); 2]) -> Result<usize, Errno> {
-        let within = |(at, length): (usize, usize)| {
-            at <= self.length_bytes() && length <= self.length_bytes() - at
-        };
+        let within =
+            |(at, length): (usize, usize)| at <= self.length_bytes() && length <= self.length_bytes() - at;
         if !parts.into_iter().all(within) {
             return Err(Errno::FAULT);
         }

@@ -50,15 +50,15 @@ fn an_engine_starts_once_says_what_it_does_and_ends() {
     let engine = Engine::start(&fabric, &["--metrics", &format!("127.0.0.1:{metrics}")]);
     let again = complaint(&["engine", "up"]);
     assert!(again.contains("runs already: end it by `bywire engine down`"), "{again}");
-    assert_eq!(
-        said(fabric.bywire(&["engine", "status"])),
-        "0 connections relayed now, 0 in all, 0 bytes\n"
-    );
+    assert_eq!(said(fabric.bywire(&["engine", "status"])), "0 connections relayed now, 0 in all, 0 bytes\n");
     let mut page = String::new();
     let mut caller = TcpStream::connect(format!("127.0.0.1:{metrics}")).expect("it listens");
     caller.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("asked");
     caller.read_to_string(&mut page).expect("a page");
-    assert!(page.contains("bywire_engine_relayed 0") && page.contains("bywire_engine_bytes_total 0"), "{page}");
+    assert!(
+        page.contains("bywire_engine_relayed 0") && page.contains("bywire_engine_bytes_total 0"),
+        "{page}"
+    );
     drop(engine);
     eventually("it ends", || ended(&mut fabric.bywire(&["engine", "status"])).status.code() == Some(1));
     // What an engine has left behind does not matter to the next one.
@@ -76,7 +76,8 @@ fn iperf3_with_short_writes_is_relayed_to_a_plain_server() {
         let before = engine.count("relayed_ever");
         let port = port();
         let port_word = port.to_string();
-        let mut server = start(&mut fabric.plain(&["iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", &port_word]));
+        let mut server =
+            start(&mut fabric.plain(&["iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", &port_word]));
         await_listener(port);
         let asked = [&["iperf3", "-c", "127.0.0.1", "-p", &port_word, "-J"], words].concat();
         let told: Value = serde_json::from_str(&said(fabric.carried(&asked))).expect("JSON");
