@@ -12,7 +12,7 @@ use std::time::Duration;
 use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::Mapped;
 use bywire_sys::poller::Poller;
-use bywire_sys::{Errno, deferred, limits};
+use bywire_sys::{Errno, deferred, limits, scheduling};
 
 use crate::connection::{Asked, Look, Program, Served};
 use crate::control::{ControlSocket, Request};
@@ -21,6 +21,8 @@ use crate::pairing_client::{PairingClient, Told};
 
 /// The time between two looks while there is something to do.
 const TICK: Duration = Duration::from_micros(50);
+/// The slice of processor time that it asks for. A peer or a program on its core would keep it from its looks for milliseconds.
+const SLICE: Duration = Duration::from_micros(100);
 /// Ticks without anything to do after which the engine sleeps until it is rung.
 const IDLE_TICKS_MAX: u32 = 20;
 /// Looks without anything to do after which a connection counts as quiet.
@@ -116,6 +118,8 @@ impl Engine {
     /// [`EngineError`].
     pub fn start(path: &Path) -> Result<Self, EngineError> {
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
+        // Where that cannot be, it waits its turn like others.
+        let _ = scheduling::take_short_slices(SLICE);
         let pairing =
             PairingClient::connect(path).map_err(|error| EngineError::Service(path.to_owned(), error))?;
         let mut poller = Poller::new()?;

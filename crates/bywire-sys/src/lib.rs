@@ -24,6 +24,7 @@ pub mod preload_probe;
 pub mod preloadable;
 pub mod process;
 pub mod release;
+pub mod scheduling;
 pub mod share;
 pub mod socket;
 pub mod tap;
