@@ -23,7 +23,7 @@ use crate::run::{machine_socket, own_directory};
 /// The name of the control socket, in the user's directory.
 const CONTROL: &str = "engine";
 
-/// What is done with an engine.
+/// An action on the engine of this user.
 #[derive(Args, Debug)]
 #[command(
     before_help = "\

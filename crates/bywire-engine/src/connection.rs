@@ -54,7 +54,7 @@ impl Program {
     }
 }
 
-/// What became of a look at a connection.
+/// The outcome of a look at a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// There was nothing to do.

@@ -17,7 +17,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_BYTES_MAX: u64 = 64;
 const ANSWER_BYTES_MAX: u64 = 4096;
 
-/// What an engine is asked.
+/// A question to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {

@@ -1,4 +1,4 @@
-//! What an engine tells about itself.
+//! The account that an engine gives of itself.
 
 /// Counts of an engine, since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -77,7 +77,7 @@ pub struct Engine {
     active: Vec<u64>,
     /// The names of the others. Those that have ended since are left out at their turn.
     quiet: Vec<u64>,
-    /// Where the look at quiet connections continues.
+    /// The place in `quiet` from which the next look goes on.
     turn: usize,
     programs: HashMap<u32, Rc<Program>>,
     counts: Counts,
@@ -118,7 +118,7 @@ impl Engine {
     /// [`EngineError`].
     pub fn start(path: &Path) -> Result<Self, EngineError> {
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
-        // Where that cannot be, it waits its turn like others.
+        // An engine that may not have them waits its turn like others.
         let _ = scheduling::take_short_slices(SLICE);
         let pairing =
             PairingClient::connect(path).map_err(|error| EngineError::Service(path.to_owned(), error))?;

@@ -15,7 +15,7 @@ use bywire_sys::memory::{Mapping, in_two};
 use bywire_sys::socket::{Received, Socket};
 use bywire_sys::wake::Eventfd;
 
-/// What the pairing service tells an engine.
+/// A message of the pairing service to an engine.
 #[derive(Debug)]
 pub enum Told {
     /// It serves this user's programs from now on.

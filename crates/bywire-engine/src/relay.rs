@@ -1,8 +1,8 @@
-//! What is to be done next with a connection that is relayed: a decision by what is seen of the program's segment.
+//! The decision about a relayed connection: the next step, by what is seen of the program's segment.
 
 use bywire_ring::stream::Route;
 
-/// What the engine sees of a program's sending direction.
+/// The engine's view of a program's sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// How the bytes travel now, as the program has published it.
@@ -15,7 +15,7 @@ pub struct View {
     pub has_gone: bool,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing until the program does something.

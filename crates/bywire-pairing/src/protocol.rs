@@ -110,7 +110,7 @@ kinds! {
     Gone = 20,
 }
 
-/// What an engine does with the bytes of a connection: bits of one number.
+/// Links: the things that an engine does with the bytes of a connection, as bits of one number.
 pub mod link {
     /// It gives the kernel what the program sends, in batches. The other end is any TCP peer.
     pub const RELAY: u8 = 1;

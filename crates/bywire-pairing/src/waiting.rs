@@ -136,7 +136,7 @@ impl Waiting {
         Match::Waits(stale.map(|stale| stale.offer))
     }
 
-    /// Does this program's offer of that socket wait?
+    /// Returns whether this program's offer of that socket waits.
     pub fn has(&self, end: &End, program: u64, token: u64, cookie: u64) -> bool {
         self.offers.get(end).is_some_and(|waiter| {
             let offer = &waiter.offer;

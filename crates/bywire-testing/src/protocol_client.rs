@@ -57,7 +57,7 @@ impl ProtocolClient {
         stranger
     }
 
-    /// The same with a doorbell that other programs ring.
+    /// Connects and says hello with a doorbell that other programs ring.
     pub fn marked(path: &Path) -> Self {
         let stranger = Self::silent(path);
         let (doorbell, page) = (Eventfd::new().expect("a doorbell"), Self::memory(PAGE_BYTES));

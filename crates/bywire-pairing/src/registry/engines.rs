@@ -56,7 +56,7 @@ impl Engines {
         self.served.remove(&(tag, token))
     }
 
-    /// Was an engine asked for this end of a program, and has not answered yet?
+    /// Returns whether an engine was asked for this end of a program, and has not answered yet.
     pub fn is_asked(&self, program: u64, token: u64) -> bool {
         self.takes.values().any(|take| (take.program, take.token) == (program, token))
     }

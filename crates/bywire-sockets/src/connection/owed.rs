@@ -164,8 +164,8 @@ impl Connection {
         self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
     }
 
-    /// Where the reader has stopped; `None`: it is still taking bytes. An engine is waited for: what it takes goes to the
-    /// kernel, before anything that this side gives to that.
+    /// The position at which the reader has stopped; `None`: it is still taking bytes. An engine is waited for: what it takes
+    /// goes to the kernel, before anything that this side gives to that.
     fn untaken(&self) -> Result<Option<u64>, Corrupt> {
         let end_ns = kernel::now_ns() + TAKING_TIMEOUT_NS;
         loop {

@@ -113,8 +113,8 @@ impl Connection {
         Ok(written.wrapping_sub(self.shared.relayed_from.load(Ordering::Relaxed)))
     }
 
-    /// Where a dead engine has stopped, by the kernel's count: between the position that it has stored and the last byte
-    /// of this end.
+    /// The position at which a dead engine has stopped, by the kernel's count. It lies between the position that the engine
+    /// has stored and the last byte of this end.
     ///
     /// # Errors
     /// [`Corrupt`] if the count is neither.

@@ -223,11 +223,11 @@ pub struct SharedSocket {
     pub is_other_users: AtomicU8,
     /// The steps of the other end's ring that this end has read then: a bit for each.
     pub touched: AtomicU64,
-    /// What an engine does in the other end's place: a [`bywire_pairing::protocol::link`]. 0: it is a program's.
+    /// The link of the engine that stands in for the other end: a [`bywire_pairing::protocol::link`]. 0: a program has it.
     pub link: AtomicU8,
     /// Receives after few bytes, in a row, while an engine relays; see [`crate::pairing::seek`].
     pub turns: AtomicU8,
-    /// Where the look at the program's manner of sending began: the time, and the counts of that time.
+    /// The beginning of the look at the program's manner of sending: the time, and the counts of that time.
     pub watched_ns: AtomicU64,
     /// See `watched_ns`. While an engine relays: the bytes sent before the last receive.
     pub watched_sent: AtomicU64,

@@ -101,7 +101,7 @@ fn compare_seeds_of(test: &str, pairing: impl FnOnce() -> TestService, relayed_m
     );
 }
 
-/// The same where an engine relays one direction, and empties its ring.
+/// These counts for a run in which an engine relays one direction, and empties its ring.
 const RELAYED_MIN: (u64, Reached) = (1500, Reached { full: 0, owed: 0, edge: 20, exec: 5, spawn: 5 });
 
 /// The prefix of a wait for an edge-triggered set.
@@ -300,7 +300,7 @@ impl Driver {
         relayed::is_wanted() && self.seed as usize % 2 != end
     }
 
-    /// Where an engine relays, sends succeed for a millisecond after the other end has gone.
+    /// Waits until an engine has told this end that the other one has gone. Sends succeed until then.
     fn await_news_of(&self, end: usize) {
         if self.is_closed[1 - end] && relayed::is_wanted() {
             std::thread::sleep(Duration::from_millis(2));

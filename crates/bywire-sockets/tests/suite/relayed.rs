@@ -1,5 +1,5 @@
-//! What an engine relays arrives as over TCP: every byte, in order, and every end, also when the program, the engine or
-//! the service is killed meanwhile, and a program that lies harms only its own connection.
+//! Relayed bytes arrive as over TCP, all of them and in order, and so does every end, also when the program, the engine or the
+//! service is killed meanwhile. A program that lies harms only its own connection.
 //!
 //! Random: `BYWIRE_ROUNDS`, 30, 60, and 1,000 in a soak.
 
@@ -154,7 +154,7 @@ fn streaming(pairing: &TestService, seed: u64, bytes: u64) -> (Running, TcpStrea
     streaming_in(seed, bytes, pairing.program("stream", Some(4)))
 }
 
-/// The same for a program that stays until its peer has answered.
+/// A program like that of [`streaming`] which stays until its peer has answered.
 fn streaming_and_staying(pairing: &TestService, seed: u64, bytes: u64) -> (Running, TcpStream) {
     let mut command = pairing.program("stream", Some(4));
     command.env("BYWIRE_TEST_STAYS", "1");

@@ -1,4 +1,4 @@
-//! What an engine relays, each figure beside plain TCP between the same two namespaces.
+//! Streams that an engine relays, each figure beside plain TCP between the same two namespaces.
 
 use crate::contestant::{Contest, Contestant};
 use crate::page::Part;

@@ -61,7 +61,7 @@ fn an_engine_starts_once_says_what_it_does_and_ends() {
     );
     drop(engine);
     eventually("it ends", || ended(&mut fabric.bywire(&["engine", "status"])).status.code() == Some(1));
-    // What an engine has left behind does not matter to the next one.
+    // The next engine does not mind files of the last one.
     drop(Engine::start(&fabric, &[]));
 }
 

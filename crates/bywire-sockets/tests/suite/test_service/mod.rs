@@ -310,7 +310,7 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Where an engine of a test has its control socket.
+/// The variable with the path of a test engine's control socket.
 pub const CONTROL_VARIABLE: &str = "BYWIRE_TEST_CONTROL";
 /// Names the domain of the connections that [`pair`] makes: `unix`, or TCP without it.
 pub const DOMAIN_VARIABLE: &str = "BYWIRE_TEST_DOMAIN";
