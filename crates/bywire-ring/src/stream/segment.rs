@@ -54,7 +54,7 @@ impl Window {
         Self { base, length_bytes }
     }
 
-    /// Where it begins.
+    /// Its first byte.
     pub const fn base(&self) -> *mut u8 {
         self.base
     }
