@@ -172,7 +172,8 @@ impl Engine {
         let mut idle_ticks = 0;
         loop {
             let has_moved = self.look_at_active() | self.look_at_quiet(QUIET_AT_ONCE);
-            idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
+            let has_more_to_say = self.pairing.say_what_waits();
+            idle_ticks = if has_moved || has_more_to_say { 0 } else { idle_ticks + 1 };
             let timeout = if idle_ticks < IDLE_TICKS_MAX { Some(TICK) } else { None };
             let ready = match timeout {
                 Some(_) => self.poller.wait(timeout)?.to_vec(),
@@ -320,16 +321,16 @@ impl Engine {
             let Some(told) = self.pairing.hear().map_err(|_| EngineError::ServiceEnded)? else {
                 return Ok(());
             };
-            self.act(told).map_err(|_| EngineError::ServiceEnded)?;
+            self.act(told);
         }
         Ok(())
     }
 
-    fn act(&mut self, told: Told) -> Result<(), Errno> {
+    fn act(&mut self, told: Told) {
         match told {
             Told::Take { name, socket } => self.take(name, socket),
             Told::Paired { name, program, doorbell, page, segment } => {
-                let Some(asked) = self.asked.remove(&name) else { return Ok(()) };
+                let Some(asked) = self.asked.remove(&name) else { return };
                 let program = match self.programs.get(&program) {
                     Some(known) => Some(Rc::clone(known)),
                     None => Program::new(doorbell, &page).ok().map(|new| {
@@ -345,7 +346,6 @@ impl Engine {
                         self.active.push(name);
                         self.counts.relayed += 1;
                         self.counts.relayed_ever += 1;
-                        Ok(())
                     }
                     // The program's direction never leaves the kernel: nobody has prepared.
                     None => self.pairing.end(name, 0),
@@ -355,40 +355,35 @@ impl Engine {
                 if let Some(asked) = self.asked.remove(&name) {
                     asked.release();
                 }
-                Ok(())
             }
             Told::Gone { name } => {
-                if let Some(asked) = self.asked.remove(&name) {
-                    asked.release();
-                }
+                self.pairing.has_heard(name);
                 if let Some(entry) = self.served.get_mut(&name) {
                     entry.connection.note_gone();
                     self.look(name);
                 }
-                Ok(())
             }
-            Told::Accepted | Told::Occupied | Told::Nothing => Ok(()),
+            Told::Accepted | Told::Occupied | Told::Nothing => {}
         }
     }
 
-    fn take(&mut self, name: u64, socket: OwnedFd) -> Result<(), Errno> {
+    fn take(&mut self, name: u64, socket: OwnedFd) {
         if self.served.len() + self.asked.len() >= CONNECTIONS_MAX {
             return self.refuse(name, socket);
         }
         match Asked::new(socket) {
             Ok((asked, head)) => {
-                self.pairing.offer(name, std::os::fd::AsFd::as_fd(&head))?;
                 self.asked.insert(name, asked);
-                Ok(())
+                self.pairing.offer(name, head);
             }
             Err((socket, _)) => self.refuse(name, socket),
         }
     }
 
-    fn refuse(&mut self, name: u64, socket: OwnedFd) -> Result<(), Errno> {
+    fn refuse(&mut self, name: u64, socket: OwnedFd) {
         self.counts.refused += 1;
         deferred::close_socket(socket);
-        self.pairing.refuse(name)
+        self.pairing.refuse(name);
     }
 
     fn end_connection(&mut self, name: u64) {
@@ -397,8 +392,7 @@ impl Engine {
         let bytes = entry.connection.bytes();
         entry.connection.release();
         self.counts.relayed -= 1;
-        // A service that has gone is noticed when it is heard next.
-        let _ = self.pairing.end(name, bytes);
+        self.pairing.end(name, bytes);
         self.programs.retain(|_, program| Rc::strong_count(program) > 1);
     }
 
@@ -417,6 +411,6 @@ impl Engine {
         {}
         names.into_iter().for_each(|name| self.end_connection(name));
         self.asked.drain().for_each(|(_, asked)| asked.release());
-        let _ = self.pairing.leave();
+        self.pairing.leave();
     }
 }

@@ -1,5 +1,6 @@
 //! The engine as a client of the pairing service: how it announces itself, and what the service tells it.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -40,6 +41,8 @@ pub struct PairingClient {
     socket: Socket,
     doorbell: Eventfd,
     life: Life,
+    /// Packets for which the service had no room, with the head of a segment if they bring one.
+    waiting: VecDeque<(Packet, Option<OwnedFd>)>,
     /// The rest of every segment that the engine makes: no byte of it is ever written.
     rest: OwnedFd,
 }
@@ -61,7 +64,7 @@ impl PairingClient {
         socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;
         let serve = Packet { code: link::RELAY, ..Packet::new(Kind::Serve, 0) };
         socket.send(&serve.encode(), &[])?;
-        Ok(Self { socket, doorbell, life, rest })
+        Ok(Self { socket, doorbell, life, waiting: VecDeque::new(), rest })
     }
 
     /// The socket, to be polled.
@@ -80,35 +83,49 @@ impl PairingClient {
     }
 
     /// Offers the segment whose head is in this file for a connection.
-    ///
-    /// # Errors
-    /// The service does not read, or has gone.
-    pub fn offer(&self, name: u64, head: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.socket.send(&Packet::new(Kind::Taken, name).encode(), &[head, self.rest.as_fd()])
+    pub fn offer(&mut self, name: u64, head: OwnedFd) {
+        self.say(Packet::new(Kind::Taken, name), Some(head));
     }
 
     /// Refuses a connection.
-    ///
-    /// # Errors
-    /// The service does not read, or has gone.
-    pub fn refuse(&self, name: u64) -> Result<(), Errno> {
-        self.socket.send(&Packet::new(Kind::Taken, name).encode(), &[])
+    pub fn refuse(&mut self, name: u64) {
+        self.say(Packet::new(Kind::Taken, name), None);
     }
 
     /// A connection is over for the engine, which has taken so many bytes out of the program's ring.
-    ///
-    /// # Errors
-    /// The service does not read, or has gone.
-    pub fn end(&self, name: u64, bytes: u64) -> Result<(), Errno> {
-        self.socket.send(&Packet { second: bytes, ..Packet::new(Kind::End, name) }.encode(), &[])
+    pub fn end(&mut self, name: u64, bytes: u64) {
+        self.say(Packet { second: bytes, ..Packet::new(Kind::End, name) }, None);
+    }
+
+    /// The engine has heard that the program of this connection has gone.
+    pub fn has_heard(&mut self, name: u64) {
+        self.say(Packet::new(Kind::Gone, name), None);
     }
 
     /// The engine ends in order.
-    ///
-    /// # Errors
-    /// The service does not read, or has gone.
-    pub fn leave(&self) -> Result<(), Errno> {
-        self.socket.send(&Packet::new(Kind::Leave, 0).encode(), &[])
+    pub fn leave(&mut self) {
+        self.say(Packet::new(Kind::Leave, 0), None);
+    }
+
+    fn say(&mut self, packet: Packet, head: Option<OwnedFd>) {
+        self.waiting.push_back((packet, head));
+        self.say_what_waits();
+    }
+
+    /// Sends packets for which there was no room before. Returns whether some still wait. A service that has gone is noticed
+    /// when it is heard next.
+    pub fn say_what_waits(&mut self) -> bool {
+        while let Some((packet, head)) = self.waiting.front() {
+            let files: Vec<BorrowedFd<'_>> = match head {
+                Some(head) => vec![head.as_fd(), self.rest.as_fd()],
+                None => Vec::new(),
+            };
+            if self.socket.send(&packet.encode(), &files) == Err(Errno::AGAIN) {
+                return true;
+            }
+            self.waiting.pop_front();
+        }
+        false
     }
 
     /// The next thing that the service has told, if there is one.

@@ -273,6 +273,10 @@ impl Registry {
                 self.tell(tag, Packet { code: links, ..Packet::new(Kind::Go, packet.token) }, &[])
             }
             Kind::Serve => self.serve(tag, packet.code),
+            Kind::Gone => {
+                self.tell_ends(tag);
+                true
+            }
             Kind::End => {
                 self.end(tag, &packet);
                 true

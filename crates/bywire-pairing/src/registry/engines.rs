@@ -4,7 +4,7 @@
 //! segment. From then on the two programs are a pair like any other. The engine hears of the end of the other program
 //! from the service, because the connection's descriptor that it holds keeps the kernel from telling anybody.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// All engines, and what they serve or were asked to serve.
 #[derive(Debug, Default)]
@@ -12,6 +12,8 @@ pub struct Engines {
     pub by_user: HashMap<u32, Engine>,
     /// Requests that were not answered yet, by their names.
     pub takes: HashMap<u64, Take>,
+    /// Ends of programs that are over, and of which their engines were not told yet: the names of each engine.
+    ended: HashMap<u64, VecDeque<u64>>,
     /// Ends of programs that an engine serves: the engine, and its name for the connection.
     pub served: HashMap<(u64, u64), (u64, u64)>,
 }
@@ -49,11 +51,19 @@ impl Engines {
         self.by_user.retain(|_, engine| engine.tag != tag);
         self.takes.retain(|_, take| take.engine != tag && take.program != tag);
         self.served.retain(|_, (engine, _)| *engine != tag);
+        self.ended.remove(&tag);
     }
 
-    /// This end of a program is over. Returns the engine that serves it, and that engine's name for it.
-    pub fn end(&mut self, tag: u64, token: u64) -> Option<(u64, u64)> {
-        self.served.remove(&(tag, token))
+    /// This end of a program is over. Returns the engine that serves it, which is to be told.
+    pub fn end(&mut self, tag: u64, token: u64) -> Option<u64> {
+        let (engine, name) = self.served.remove(&(tag, token))?;
+        self.ended.entry(engine).or_default().push_back(name);
+        Some(engine)
+    }
+
+    /// The next name of which an engine is to be told that its connection is over.
+    pub fn next_ended(&mut self, engine: u64) -> Option<u64> {
+        self.ended.get_mut(&engine)?.pop_front()
     }
 
     /// Returns whether an engine was asked for this end of a program, and has not answered yet.

@@ -96,11 +96,23 @@ impl Registry {
 
     /// An end of a program is over: its engine is told, if it has one.
     pub(super) fn tell_engine(&mut self, tag: u64, token: u64) {
-        if let Some((engine, name)) = self.engines.end(tag, token)
-            && !self.tell(engine, Packet::new(Kind::Gone, name), &[])
+        if let Some(engine) = self.engines.end(tag, token) {
+            self.tell_ends(engine);
+        }
+    }
+
+    /// Tells an engine of ends, as long as there is room for that and for answers. It repeats each of them, and
+    /// then the next ones have room.
+    pub(super) fn tell_ends(&mut self, engine: u64) {
+        let has_room =
+            |registry: &Self| registry.programs.get(&engine).is_some_and(|engine| engine.socket.has_room());
+        while has_room(self)
+            && let Some(name) = self.engines.next_ended(engine)
         {
-            // An engine that hears nothing must not go on.
-            self.sever(engine);
+            if !self.tell(engine, Packet::new(Kind::Gone, name), &[]) {
+                // An engine that is not told must not go on.
+                return self.sever(engine);
+            }
         }
     }
 }

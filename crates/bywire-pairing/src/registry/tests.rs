@@ -488,3 +488,31 @@ fn a_user_has_one_engine_and_programs_of_other_users_have_none() {
     assert_eq!(told(&served.engine.1), [(Kind::Answer, Verdict::Waiting as u8, 0, 0)]);
     assert_ne!(served.sought(), name);
 }
+
+#[test]
+fn an_engine_hears_of_many_ends_as_fast_as_it_repeats_them() {
+    let mut served = Served::new();
+    let (program, engine) = (served.program.0, served.engine.0);
+    let ends: Vec<u64> = (1..=1000).collect();
+    for token in &ends {
+        served.registry.engines.served.insert((program, *token), (engine, 10_000 + token));
+        served.registry.set_state(program, *token, OfferState::Paired { other_user: None });
+    }
+    served.registry.dismiss(program);
+    let mut heard = Vec::new();
+    loop {
+        let now = told(&served.engine.1);
+        if now.is_empty() {
+            break;
+        }
+        assert!(now.len() < 600, "{} at once", now.len());
+        for (kind, _, name, _) in now {
+            assert_eq!(kind, Kind::Gone);
+            heard.push(name);
+            let repeated = CheckedPacket::Other(Packet::new(Kind::Gone, name));
+            assert!(served.registry.answer(engine, repeated, Space::Own(0)));
+        }
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, ends.iter().map(|token| 10_000 + token).collect::<Vec<_>>());
+}

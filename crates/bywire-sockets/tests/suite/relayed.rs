@@ -452,3 +452,45 @@ fn an_engine_gets_no_connection_that_was_not_offered() {
     assert_eq!(engine.counts(), Counts::default());
     assert!(other.as_raw_fd() >= 0);
 }
+
+/// Connections of one program at once: more than the ends that the service can tell of without being answered.
+const MANY: usize = 400;
+const SENDS: usize = 20;
+
+/// Sends a little over many connections, and exits with all of them open.
+fn send_over_many() {
+    let port = test_service::told_port();
+    let mut streams: Vec<_> =
+        (0..MANY).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect")).collect();
+    for stream in &mut streams {
+        for turn in 0..SENDS {
+            stream.write_all(&bytes_from(turn as u64 * 50, 50)).expect("sent");
+        }
+    }
+    test_service::say("sent");
+    std::process::exit(0);
+}
+
+#[test]
+fn many_connections_of_one_program_may_end_at_once() {
+    if test_service::plays(&[("many", send_over_many)]) {
+        return;
+    }
+    test_service::raise_descriptor_limit();
+    let pairing = TestService::new();
+    let engine = Engine::start(&pairing);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let port = listener.local_addr().expect("an address").port();
+    let mut command = pairing.program("many", Some(4));
+    let mut program = Running::start(command.env("BYWIRE_TEST_PORT", port.to_string()));
+    let mut streams: Vec<_> = (0..MANY).map(|_| listener.accept().expect("accept").0).collect();
+    assert_eq!(program.hear(), "sent");
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
+        assert_eq!(read_all(stream), (SENDS as u64 * 50, true));
+    }
+    assert!(program.end().success());
+    let counts = engine.counts();
+    assert!(counts.relayed_ever as usize > MANY / 2, "{counts:?}");
+    test_service::eventually("it has let everything go", || engine.counts().relayed == 0);
+}
