@@ -175,11 +175,17 @@ impl Connection {
                 }
                 core::hint::spin_loop();
             }
+            let is_late = kernel::now_ns() > end_ns;
             if self.is_relayed() {
                 if self.has_no_engine() {
                     return self.given_by_engine().map(Some);
                 }
-            } else if kernel::now_ns() > end_ns {
+                if is_late {
+                    // It was stopped in the middle of a call.
+                    // SAFETY: no descriptors.
+                    unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+                }
+            } else if is_late {
                 return Ok(None);
             }
             // SAFETY: no arguments.
