@@ -168,6 +168,7 @@ impl Served {
                 Next::ShutDown => {
                     // An error means that the connection has ended, of which the kernel tells the program.
                     let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+                    self.end_in_order();
                     return Look::Over;
                 }
                 Next::Send => match self.send() {
