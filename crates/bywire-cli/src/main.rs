@@ -8,6 +8,7 @@ mod carried_units;
 mod compare;
 mod count;
 mod doctor;
+mod engine;
 mod eth;
 mod explain;
 mod help;
@@ -102,6 +103,8 @@ enum Action {
     Run(run::RunArgs),
     /// Have services of systemd started by `bywire run`, as their packages ship them
     Service(service::ServiceArgs),
+    /// Relay what programs of `bywire run` send to other machines in small pieces
+    Engine(engine::EngineArgs),
     /// Pair the connections of `bywire run` of all users, instead of one service for each user
     Pair(pair::PairArgs),
     /// Make this machine's key and a fabric file, to send messages to other machines
@@ -132,6 +135,9 @@ enum Action {
     /// Pairs connections, started by `run`
     #[command(name = bywire_pairing::launch::SERVICE, hide = true)]
     Pairing(run::ServiceArgs),
+    /// Relays beside a measurement
+    #[command(name = bywire_pairing::launch::ENGINE, hide = true)]
+    Relaying { service: PathBuf },
     /// Makes the library's system calls, started by `run` behind filters
     #[command(name = preload_check::PROBE, hide = true)]
     Calls,
@@ -196,6 +202,7 @@ impl Action {
             Self::Report(arguments) => arguments.run(),
             Self::Run(arguments) => arguments.run(),
             Self::Service(arguments) => arguments.run(),
+            Self::Engine(arguments) => arguments.run(),
             Self::Init(arguments) => arguments.run(),
             Self::Up(arguments) => arguments.run(),
             Self::Invite(arguments) => arguments.run(),
@@ -206,6 +213,7 @@ impl Action {
             Self::Status(arguments) => arguments.run(),
             Self::Pair(arguments) => arguments.run(),
             Self::Pairing(arguments) => arguments.run(),
+            Self::Relaying { service } => engine::relay_beside(&service),
             Self::Calls => preload_check::probe(),
             Self::Compare(arguments) => arguments.run(),
             Self::Eth(arguments) => arguments.run(),

@@ -15,7 +15,8 @@ use bywire_command::option_row::OptionRow;
 use bywire_command::options;
 use bywire_pairing::launch::{self, Launch, LaunchError};
 use bywire_pairing::protocol::{
-    CALLS_VARIABLE, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE, SPIN_VARIABLE,
+    CALLS_VARIABLE, ENGINE_VARIABLE, ENGINE_WORDS, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE,
+    SPIN_VARIABLE,
 };
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status::{self, QueryError};
@@ -59,6 +60,18 @@ options! {
             OptionRow::flag("io-uring", true, "Let the program use io_uring, which ends carrying")
                 .by_default("refuse it, as most containers do")
                 .variable(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not");
+        engine: Option<String> =
+            OptionRow::of(
+                "engine",
+                "WHEN",
+                "prefer",
+                "Let an engine of this user relay what is sent in small pieces: off, prefer, or always where it is not carried",
+            )
+            .words(|| ENGINE_WORDS.to_vec())
+            .reads(|word| match ENGINE_WORDS.contains(&word) {
+                true => Ok(word.to_owned()),
+                false => bail!("`{word}` is not valid: it is {}", ENGINE_WORDS.join(", ")),
+            });
         explain: bool =
             OptionRow::flag(
                 "explain",
@@ -98,6 +111,7 @@ serves the machine.
 Variables:
   BYWIRE_LOG=FILE            append a line to FILE for every connection that closes
 {variables}  BYWIRE_SOCKETS_CALLS=N     offer a connection after N calls that moved data [default: 8]
+  BYWIRE_SOCKETS_ENGINE=WHEN the same as --engine
   BYWIRE_PAIRING=SOCKET      the socket of the machine's `bywire pair`
   BYWIRE_PAIRING=            use only a pairing service of your own
   BYWIRE_RUNTIME_DIR=DIR     the runtime directory [default: /run/bywire]
@@ -133,6 +147,7 @@ impl RunArgs {
         };
         OPTIONS.iter().try_for_each(OptionRow::check_variable).map_err(Misuse::of)?;
         check_calls().map_err(Misuse::of)?;
+        check_engine().map_err(Misuse::of)?;
         let log = log().map_err(Misuse::of)?;
         let directory = own_directory()?;
         let account = manner.explain.then(|| Account::open(log.clone(), &directory)).transpose()?;
@@ -140,6 +155,10 @@ impl RunArgs {
         let launch = Launch::new(&directory, &library)?.log(log);
         let assignments = OPTIONS.iter().filter_map(|row| row.assignment(&manner));
         let launch = assignments.fold(launch, |launch, (name, value)| launch.variable(name, value));
+        let launch = match &manner.engine {
+            Some(engine) => launch.variable(ENGINE_VARIABLE, engine),
+            None => launch,
+        };
         let launch = match preload_check::obstacle(&library) {
             None => Some(served(launch)?),
             Some(obstacle) => {
@@ -172,6 +191,15 @@ fn check_calls() -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checked here for the same reason.
+fn check_engine() -> Result<()> {
+    let word = std::env::var_os(ENGINE_VARIABLE).unwrap_or_default();
+    if !word.is_empty() && !ENGINE_WORDS.iter().any(|known| word == *known) {
+        bail!("{ENGINE_VARIABLE}={} is not valid: it is {}", word.display(), ENGINE_WORDS.join(", "));
+    }
+    Ok(())
 }
 
 /// Checks that the library can write the log, because it would not report that.

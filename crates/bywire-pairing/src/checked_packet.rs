@@ -10,7 +10,7 @@ use bywire_sys::{Errno, memory, wake};
 use crate::identity::{self, Identity};
 use crate::protocol::{Kind, PAGE_BYTES, Packet, VERSION};
 
-/// A packet of a program. Any thread can close its files without delay.
+/// A packet of a program. Any thread can close its files without delay, except those of which that is said.
 #[derive(Debug)]
 pub enum CheckedPacket {
     /// [`Kind::Hello`]: a doorbell, which is an eventfd, and a sealed page.
@@ -23,6 +23,24 @@ pub enum CheckedPacket {
         segment: Vec<OwnedFd>,
         /// The kernel's account of the connection. Its descriptor is closed by now.
         identity: Result<Identity, Errno>,
+    },
+    /// [`Kind::Seek`].
+    Seek {
+        /// The token of the offer.
+        token: u64,
+        /// The link that the program wants.
+        link: u8,
+        /// The connection. Its close may take long.
+        connection: OwnedFd,
+        /// The kernel's account of it.
+        identity: Result<Identity, Errno>,
+    },
+    /// [`Kind::Taken`].
+    Taken {
+        /// The name of the request.
+        token: u64,
+        /// The memory files of the segment, as in an offer. None if the engine refuses.
+        segment: Vec<OwnedFd>,
     },
     /// Any other packet, which has no descriptors.
     Other(Packet),
@@ -53,20 +71,35 @@ impl CheckedPacket {
                 Some(Self::Offer { token: packet.token, segment: Vec::new(), identity: Err(Errno::BADF) })
             }
             (Kind::Offer, [connection, segment @ ..]) => {
-                match segment {
-                    [whole] => memory::check(whole, SEGMENT_BYTES).ok()?,
-                    [head, rest] => {
-                        memory::check(head, head_bytes()).ok()?;
-                        memory::check_emptiable(rest, rest_bytes()).ok()?;
-                    }
-                    _ => return None,
-                }
+                check_segment(segment)?;
                 let identity = identity::identify(connection);
                 Some(Self::Offer { token: packet.token, segment: files.split_off(1), identity })
+            }
+            (Kind::Seek, [connection]) => {
+                let identity = identity::identify(connection);
+                let connection = files.pop()?;
+                Some(Self::Seek { token: packet.token, link: packet.code, connection, identity })
+            }
+            (Kind::Taken, []) => Some(Self::Taken { token: packet.token, segment: Vec::new() }),
+            (Kind::Taken, segment) => {
+                check_segment(segment)?;
+                Some(Self::Taken { token: packet.token, segment: std::mem::take(files) })
             }
             (Kind::Hello, _) => None,
             (_, []) => Some(Self::Other(packet)),
             _ => None,
         }
+    }
+}
+
+/// Checks the memory files of a segment. `None`: they are none.
+fn check_segment(files: &[OwnedFd]) -> Option<()> {
+    match files {
+        [whole] => memory::check(whole, SEGMENT_BYTES).ok(),
+        [head, rest] => {
+            memory::check(head, head_bytes()).ok()?;
+            memory::check_emptiable(rest, rest_bytes()).ok()
+        }
+        _ => None,
     }
 }

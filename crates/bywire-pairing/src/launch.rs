@@ -18,6 +18,9 @@ use crate::status::{QueryError, query};
 pub const SERVICE: &str = "__pairing";
 /// Its option to detach from the process that started it.
 pub const DETACH: &str = "--detach";
+/// The subcommand that runs an engine beside a measurement. The path of its pairing service follows. It prints [`READY`] once
+/// it serves.
+pub const ENGINE: &str = "__engine";
 /// The line that a service prints once it listens.
 pub const READY: &str = "ready\n";
 /// The path of the library, if it is not beside the command.
@@ -96,6 +99,16 @@ impl Launch {
             cores: directory.join("pairing.cores"),
             variables: Vec::new(),
         })
+    }
+
+    /// A service in `directory`, which no other user may write, without any library.
+    pub fn of_service(directory: &Path) -> Self {
+        Self {
+            preload: PathBuf::new(),
+            service: directory.join("pairing"),
+            cores: directory.join("pairing.cores"),
+            variables: Vec::new(),
+        }
     }
 
     /// Allows or forbids the library to spin before it sleeps. By default it spins for a bounded time where it may.

@@ -4,8 +4,11 @@
 pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
 pub const PAGE_BYTES: usize = 4096;
+/// By this mark on its open file a program knows a doorbell that the service has passed on: the signal that `O_ASYNC` would
+/// send (`F_SETSIG`), which is never set.
+pub const DOORBELL_MARK: i32 = 63;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0008;
+pub const VERSION: u64 = 0x6277_7000_0000_0009;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -14,6 +17,10 @@ pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
 pub const IO_URING_VARIABLE: &str = "BYWIRE_SOCKETS_IO_URING";
 /// The number of data-moving calls after which a connection is offered.
 pub const CALLS_VARIABLE: &str = "BYWIRE_SOCKETS_CALLS";
+/// Whether what a program sends may be relayed by an engine: one of [`ENGINE_WORDS`].
+pub const ENGINE_VARIABLE: &str = "BYWIRE_SOCKETS_ENGINE";
+/// Never, where it pays, or whatever is sent.
+pub const ENGINE_WORDS: [&str; 3] = ["off", "prefer", "always"];
 /// The file with the tokens of spinning programs. All programs of one user share it.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file to which the library adds a line for the outcome of each connection.
@@ -52,7 +59,8 @@ kinds! {
     Hello = 1,
     /// May an offer follow? No offer is sent before the answer, so none waits in the queue of a sleeping service.
     Ask = 2,
-    /// An offer may follow now: `token` as in the question.
+    /// An offer may follow now: `token` as in the question. `code` is the [`link`]s that an engine serves for the
+    /// program's user.
     Go = 3,
     /// An offer that `token` names, with the descriptors of the connection and of the program's segment. The segment is
     /// two memory files: its head, and the rest, which its maker can empty again. A program that cannot make the
@@ -86,6 +94,27 @@ kinds! {
     Withdrawn = 14,
     /// The rings of the program have `first` bytes of memory.
     Memory = 15,
+    /// The program is an engine, which stands in for ends that are not in this machine's memory: it serves the
+    /// [`link`]s `code` for its user.
+    Serve = 16,
+    /// An engine may serve the offer `token`, which waits, by the [`link`] `code`. It brings the descriptor of the
+    /// connection once more.
+    Seek = 17,
+    /// To an engine: it may serve a connection by the [`link`] `code`, under the name `token`. It brings the descriptor of
+    /// the connection.
+    Take = 18,
+    /// The engine's answer to [`Kind::Take`]: it brings the segment that stands for the other end. Without descriptors it
+    /// refuses. Both programs are told by [`Kind::Answer`], in which `second` is the link.
+    Taken = 19,
+    /// To an engine: the program of the connection `token` has ended it, or has ended itself. The engine says
+    /// it as well, so that the service knows how many it has heard. [`Kind::End`] follows once the kernel has the last bytes.
+    Gone = 20,
+}
+
+/// Links: the things that an engine does with the bytes of a connection, as bits of one number.
+pub mod link {
+    /// It gives the kernel what the program sends, in batches. The other end is any TCP peer.
+    pub const RELAY: u8 = 1;
 }
 
 /// The outcome of an offer.
@@ -179,6 +208,6 @@ mod tests {
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[16; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[21; PACKET_BYTES]), None);
     }
 }

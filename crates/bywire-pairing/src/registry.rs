@@ -3,7 +3,9 @@
 //! No code here waits, so the lock around it is held only for a moment. Packets are sent only if there is room. No
 //! file that a program has sent is closed here: [`change`] closes it without the lock.
 
+mod engines;
 mod other_user_doorbells;
+mod serving;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bywire_sys::deferred::{Held, Ticket};
+use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
 use bywire_sys::{Errno, deferred, limits, process, timer_doorbell};
@@ -25,6 +28,7 @@ use crate::space::{Space, Spaces};
 use crate::status::Status;
 use crate::user::{Limits, Scope, Users};
 use crate::waiting::{End, Match, Offer, Waiting};
+use engines::Engines;
 use other_user_doorbells::{CommonFile, OtherUserDoorbells};
 
 pub use other_user_doorbells::OTHER_USERS_MAX;
@@ -48,6 +52,7 @@ pub struct Registry {
     /// The namespaces that are joined. They are looked up without the lock: see [`hear`].
     pub spaces: Arc<Spaces>,
     waiting: Waiting,
+    engines: Engines,
     kept_memory: KeptMemory,
     /// Files of programs that are not needed any more, for [`change`] to close.
     left: Vec<Held>,
@@ -135,8 +140,14 @@ pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T 
 }
 
 /// Answers a packet of a program. The address space of an offered connection is looked up without the lock, as that
-/// may start threads. `false`: the program broke a rule, or cannot be reached.
-pub fn hear(shared: &Shared, tag: u64, packet: CheckedPacket) -> bool {
+/// may start threads. A connection that is passed on to an engine is closed here, under a bound. `false`: the program
+/// broke a rule, or cannot be reached.
+pub fn hear(shared: &Shared, tag: u64, packet: CheckedPacket, interrupter: &Interrupter) -> bool {
+    if let CheckedPacket::Seek { token, link, connection, identity } = packet {
+        let is_well = change(shared, |registry| registry.seek(tag, token, link, &identity, &connection));
+        interrupter.bound(|| drop(connection));
+        return is_well;
+    }
     let space = match &packet {
         CheckedPacket::Offer { identity: Ok(identity), .. } => {
             let spaces = Arc::clone(&lock(shared).spaces);
@@ -159,6 +170,7 @@ impl Registry {
             users: Users::new(scope, process::user(), Limits::new(scope, limits::descriptor_limit())),
             spaces: Arc::default(),
             waiting: Waiting::default(),
+            engines: Engines::default(),
             kept_memory: KeptMemory::default(),
             left: Vec::new(),
             doorbells_left: Vec::new(),
@@ -250,10 +262,21 @@ impl Registry {
             CheckedPacket::Offer { token, segment, identity } => {
                 return self.consider(tag, token, segment, &identity, space);
             }
+            CheckedPacket::Taken { token, segment } => return self.taken(tag, token, segment),
+            // Handled by `hear`, which has the connection to close.
+            CheckedPacket::Seek { .. } => return false,
             CheckedPacket::Other(packet) => packet,
         };
         match packet.kind {
-            Kind::Ask => self.tell(tag, Packet::new(Kind::Go, packet.token), &[]),
+            Kind::Ask => {
+                let links = self.engines.links(user);
+                self.tell(tag, Packet { code: links, ..Packet::new(Kind::Go, packet.token) }, &[])
+            }
+            Kind::Serve => self.serve(tag, packet.code),
+            Kind::Gone => {
+                self.tell_ends(tag);
+                true
+            }
             Kind::End => {
                 self.end(tag, &packet);
                 true
@@ -401,7 +424,7 @@ impl Registry {
             }
             Match::Paired { ours, theirs } => {
                 self.users.waits_no_more(theirs.user);
-                let is_told = self.pair(&ours, &theirs);
+                let is_told = self.pair(&ours, &theirs, 0);
                 self.left.extend(ours.segment.into_iter().chain(theirs.segment));
                 is_told
             }
@@ -444,6 +467,7 @@ impl Registry {
     }
 
     fn forget(&mut self, tag: u64, token: u64) -> Option<OfferState> {
+        self.tell_engine(tag, token);
         let program = self.programs.get_mut(&tag)?;
         let state = program.offers.remove(&token)?;
         self.users.ended(program.user);
@@ -457,8 +481,8 @@ impl Registry {
         Some(state)
     }
 
-    /// Gives each end the other end's segment and doorbell.
-    fn pair(&mut self, ours: &Offer, theirs: &Offer) -> bool {
+    /// Gives each end the other end's segment and doorbell. `link` says what an engine does, 0 if none of the two is one.
+    fn pair(&mut self, ours: &Offer, theirs: &Offer, link: u8) -> bool {
         let is_other_user = ours.user != theirs.user;
         if is_other_user && !(self.expect_each_other(ours, theirs) && self.begin_other_user(ours, theirs)) {
             self.forget(theirs.program, theirs.token);
@@ -472,8 +496,8 @@ impl Registry {
             let other_user = is_other_user.then_some(other.user);
             self.set_state(end.program, end.token, OfferState::Paired { other_user });
         }
-        let ours_is_told = self.introduce(ours, theirs);
-        if !self.introduce(theirs, ours) {
+        let ours_is_told = self.introduce(ours, theirs, link);
+        if !self.introduce(theirs, ours, link) {
             // An end that is not told never prepares, so the other end stays in the kernel.
             self.sever(theirs.program);
         }
@@ -521,7 +545,7 @@ impl Registry {
     }
 
     /// Tells the program of `ours` about `theirs`.
-    fn introduce(&self, ours: &Offer, theirs: &Offer) -> bool {
+    fn introduce(&self, ours: &Offer, theirs: &Offer, link: u8) -> bool {
         let Some((program, peer)) = self.programs.get(&ours.program).zip(self.programs.get(&theirs.program))
         else {
             return false;
@@ -538,6 +562,7 @@ impl Registry {
             code: Verdict::Paired as u8,
             number: theirs.program as u32,
             first,
+            second: link.into(),
             ..Packet::new(Kind::Answer, ours.token)
         };
         let Some((first, rest)) = theirs.segment.split_first() else { return false };
@@ -606,6 +631,8 @@ impl Registry {
     /// Removes a program. Its user's thread calls this.
     pub fn dismiss(&mut self, tag: u64) {
         let Some(program) = self.programs.remove(&tag) else { return };
+        program.offers.keys().for_each(|token| self.tell_engine(tag, *token));
+        self.engines.dismiss(tag);
         self.by_process.remove(&(program.process, tag));
         if let Some(user_thread) = self.user_threads.get_mut(&program.user) {
             user_thread.poller.remove(&*program.socket);

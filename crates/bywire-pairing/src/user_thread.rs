@@ -129,7 +129,7 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
         };
         // A delay here delays only the programs of this user.
         let packet = CheckedPacket::read(&buffer[..length], descriptors, interrupter);
-        let is_well = packet.is_some_and(|packet| hear(shared, tag, packet));
+        let is_well = packet.is_some_and(|packet| hear(shared, tag, packet, interrupter));
         if !is_well {
             return change(shared, |registry| registry.dismiss(tag));
         }

@@ -136,6 +136,14 @@ impl Waiting {
         Match::Waits(stale.map(|stale| stale.offer))
     }
 
+    /// Returns whether this program's offer of that socket waits.
+    pub fn has(&self, end: &End, program: u64, token: u64, cookie: u64) -> bool {
+        self.offers.get(end).is_some_and(|waiter| {
+            let offer = &waiter.offer;
+            (offer.program, offer.token, offer.cookie) == (program, token, cookie) && !waiter.is_disputed
+        })
+    }
+
     /// Takes back an offer of this program.
     pub fn take_back(&mut self, end: &End, program: u64, token: u64) -> Option<Offer> {
         let found = self.offers.get(end)?;

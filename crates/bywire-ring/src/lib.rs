@@ -19,6 +19,7 @@ pub mod list;
 pub mod lock;
 pub mod memory;
 pub mod owing;
+pub mod owner;
 pub mod passage;
 pub mod program_doorbell;
 pub mod stream;

@@ -12,13 +12,16 @@
 //!
 //! Whichever fence comes second sees the other side's store. So no call sleeps in the kernel behind the cut.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
-use crate::copy;
 use crate::lane::Corrupt;
+use segment_layout::EVENT;
 
+mod failure;
+mod segment;
 mod segment_layout;
 
+pub use segment::{Mapped, Segment, Window};
 pub use segment_layout::{HEADER_BYTES, RING_BYTES, SEGMENT_BYTES, first_bytes, head_bytes, rest_bytes};
 
 const MAGIC_OFFSET: usize = 0;
@@ -26,7 +29,6 @@ const MAGIC_OFFSET: usize = 0;
 const TAIL: usize = 64;
 const SHIFT: usize = 72;
 const ASLEEP: usize = 80;
-const EVENT: usize = 88;
 /// In the line of [`TAIL`], which a reader that returns room reads anyway.
 const RELIEF: usize = 96;
 /// In the line of [`TAIL`], which a publication writes anyway: see [`Stream::mark`].
@@ -44,12 +46,14 @@ const READERS: usize = 256;
 const FLAGS: usize = 320;
 /// In the line of [`FLAGS`], which a writer reads anyway.
 const ORDERED: usize = 328;
+/// In the line of [`FLAGS`], which changes as rarely.
+const FAILURE: usize = 336;
 
 /// The number of publications of which the times are kept.
 pub const MARKS_COUNT: usize = 3;
 
 /// Every word of a header that the two ends use, for models.
-pub const WORDS: [usize; 18] = [
+pub const WORDS: [usize; 19] = [
     MAGIC_OFFSET,
     TAIL,
     SHIFT,
@@ -68,6 +72,7 @@ pub const WORDS: [usize; 18] = [
     MARKS[2],
     RELIEVED,
     ORDERED,
+    FAILURE,
 ];
 
 /// Version of this layout, in the first word.
@@ -96,128 +101,6 @@ pub const DEAF: u64 = 8;
 pub const BROKEN_OFF: u64 = 16;
 /// This end has ended its ring, and the kernel has not been given all of its last bytes.
 pub const OWES: u64 = 32;
-
-/// Memory that one end writes and both read, addressed by byte offset.
-pub trait Segment {
-    /// Loads the word at `offset` (a multiple of 8).
-    fn load(&self, offset: usize, order: Ordering) -> u64;
-    /// Stores the word at `offset` (a multiple of 8).
-    fn store(&self, offset: usize, value: u64, order: Ordering);
-    /// Adds to the word at `offset`, wrapping; for words that several threads of one end change.
-    fn add(&self, offset: usize, value: u64, order: Ordering);
-    /// Copies out of the segment. Bytes that the writer changes meanwhile are garbage.
-    ///
-    /// # Safety
-    /// `target` must be valid for writes of `length` bytes.
-    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize);
-    /// Copies into the segment.
-    ///
-    /// # Safety
-    /// `source` must be valid for reads of `length` bytes.
-    unsafe fn write(&self, offset: usize, source: *const u8, length: usize);
-    /// As [`Self::write`], but around the caches, and ordered before every publication that follows.
-    ///
-    /// # Safety
-    /// As for [`Self::write`].
-    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
-        // SAFETY: passed on.
-        unsafe { self.write(offset, source, length) }
-    }
-    /// A full fence.
-    fn fence(&self);
-    /// Asks for the cache line at `offset`, which is about to be read.
-    fn expect(&self, _offset: usize) {}
-}
-
-/// A mapping that its user keeps alive.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    base: *mut u8,
-    length_bytes: usize,
-}
-
-impl Window {
-    /// # Safety
-    /// `base` must be page-aligned and mapped for `length_bytes` bytes for as long as the window is used; writing
-    /// methods may only be called if it is mapped for writing.
-    pub const unsafe fn new(base: *mut u8, length_bytes: usize) -> Self {
-        Self { base, length_bytes }
-    }
-
-    /// Where it begins.
-    pub const fn base(&self) -> *mut u8 {
-        self.base
-    }
-
-    /// The address of the low half of the event word, on which sleepers wait in the kernel.
-    pub fn event_address(&self) -> *const u32 {
-        self.base.wrapping_add(EVENT).cast()
-    }
-
-    #[inline(always)]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.length_bytes);
-        // SAFETY: offsets are constants of this module, all within the header, which `new` vouches for.
-        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
-    }
-}
-
-impl Segment for Window {
-    #[inline(always)]
-    fn load(&self, offset: usize, order: Ordering) -> u64 {
-        self.word(offset).load(order)
-    }
-
-    #[inline(always)]
-    fn store(&self, offset: usize, value: u64, order: Ordering) {
-        self.word(offset).store(value, order);
-    }
-
-    #[inline(always)]
-    fn add(&self, offset: usize, value: u64, order: Ordering) {
-        self.word(offset).fetch_add(value, order);
-    }
-
-    unsafe fn read(&self, offset: usize, target: *mut u8, length: usize) {
-        if offset > self.length_bytes || length > self.length_bytes - offset {
-            return;
-        }
-        // SAFETY: the source is in bounds by the check; the caller vouches for the target.
-        unsafe {
-            copy::from_shared(self.base.add(offset), core::slice::from_raw_parts_mut(target, length));
-        }
-    }
-
-    unsafe fn write(&self, offset: usize, source: *const u8, length: usize) {
-        if offset > self.length_bytes || length > self.length_bytes - offset {
-            return;
-        }
-        // SAFETY: the target is in bounds by the check; the caller vouches for the source.
-        unsafe { copy::to_shared(core::slice::from_raw_parts(source, length), self.base.add(offset)) }
-    }
-
-    unsafe fn write_around(&self, offset: usize, source: *const u8, length: usize) {
-        if offset > self.length_bytes || length > self.length_bytes - offset {
-            return;
-        }
-        // SAFETY: the target is in bounds by the check; the caller vouches for the source.
-        unsafe {
-            copy::to_shared_nontemporal(core::slice::from_raw_parts(source, length), self.base.add(offset));
-        }
-        copy::settle();
-    }
-
-    #[inline(always)]
-    fn fence(&self) {
-        // Pairs with the fence of the other end that the caller names.
-        copy::full_fence();
-    }
-
-    #[inline(always)]
-    fn expect(&self, offset: usize) {
-        copy::expect(self.base.wrapping_add(offset));
-    }
-}
 
 /// How the bytes of a direction travel now, as published by its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::{limits, page};
 
+pub mod in_two;
+
 /// Seals that a reader requires: fixed size, no writers beside the creator's own mapping.
 const READER_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
@@ -152,15 +154,16 @@ impl Mapping {
         let base = unsafe {
             rustix::mm::mmap(core::ptr::null_mut(), length_bytes, protection, MapFlags::SHARED, file, 0)?
         };
-        let mapping = Self {
-            base: NonNull::new(base).ok_or(Errno::FAULT)?,
-            length_bytes,
-            writable,
-            owner: std::process::id(),
-        };
+        let mapping = Self::of(base, length_bytes, writable)?;
         // SAFETY: the range is the mapping just made. A forked child never sees it.
         unsafe { rustix::mm::madvise(base, length_bytes, Advice::LinuxDontFork)? };
         Ok(mapping)
+    }
+
+    /// Owns a mapping that was just made.
+    fn of(base: *mut c_void, length_bytes: usize, writable: bool) -> Result<Self, Errno> {
+        let base = NonNull::new(base).ok_or(Errno::FAULT)?;
+        Ok(Self { base, length_bytes, writable, owner: std::process::id() })
     }
 
     /// The first byte. Reads and writes through it race with another process, by design.

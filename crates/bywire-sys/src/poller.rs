@@ -48,6 +48,24 @@ impl Poller {
         epoll::add(&self.file, file, epoll::EventData::new_u64(tag), READABLE)
     }
 
+    /// Watches `file` for errors and for hang-up alone.
+    ///
+    /// # Errors
+    /// The error of `epoll_ctl` (out of memory, or watched already).
+    pub fn add_paused(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
+        epoll::add(&self.file, file, epoll::EventData::new_u64(tag), epoll::EventFlags::empty())
+    }
+
+    /// Watches `file` until it can be written, has an error or is hung up, and reports that once. [`Poller::pause`] or
+    /// [`Poller::resume`] follows.
+    ///
+    /// # Errors
+    /// The file was not added.
+    pub fn await_writable(&self, file: &impl AsFd, tag: u64) -> Result<(), Errno> {
+        let once = epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT;
+        epoll::modify(&self.file, file, epoll::EventData::new_u64(tag), once)
+    }
+
     /// Stops watching `file` for reading. The file keeps its place in the set, so [`Poller::resume`] needs neither
     /// memory nor the user's epoll quota. Errors and hang-up are still reported.
     ///

@@ -90,7 +90,8 @@ pub fn is_eventfd(file: &impl AsFd) -> bool {
     name.is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
-/// An eventfd that wakes threads of this process. It is never handed to another process.
+/// An eventfd that wakes threads of this process. Another process that has it can keep it from waking anybody, so it is
+/// handed only to processes of the same user.
 #[derive(Debug)]
 pub struct Eventfd {
     file: OwnedFd,
@@ -102,6 +103,20 @@ impl Eventfd {
     pub fn new() -> Result<Self, Errno> {
         let file = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { file })
+    }
+
+    /// Marks its open file, by the signal that it would send if `O_ASYNC` were set on it.
+    ///
+    /// # Errors
+    /// The error of `fcntl`.
+    pub fn mark(&self, signal: i32) -> Result<(), Errno> {
+        /// `F_SETSIG` of asm-generic/fcntl.h.
+        const SET_SIGNAL: i32 = 10;
+        // SAFETY: no pointers.
+        match unsafe { libc::fcntl(self.file.as_raw_fd(), SET_SIGNAL, signal) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
     }
 
     /// Makes it readable, which wakes the threads that wait for it.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_pairing::service::Service;
 use bywire_pairing::user::Scope;
 use bywire_ring::stream::{SEGMENT_BYTES, head_bytes, rest_bytes};
@@ -52,6 +52,16 @@ impl ProtocolClient {
     pub fn new(path: &Path) -> Self {
         let stranger = Self::silent(path);
         let (doorbell, page) = (Eventfd::new().expect("a doorbell"), Self::memory(PAGE_BYTES));
+        let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
+        stranger.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
+        stranger
+    }
+
+    /// Connects and says hello with a doorbell that other programs ring.
+    pub fn marked(path: &Path) -> Self {
+        let stranger = Self::silent(path);
+        let (doorbell, page) = (Eventfd::new().expect("a doorbell"), Self::memory(PAGE_BYTES));
+        doorbell.mark(DOORBELL_MARK).expect("marked");
         let hello = Packet { first: VERSION, ..Packet::new(Kind::Hello, 0) };
         stranger.socket.send(&hello.encode(), &[doorbell.as_fd(), page.as_fd()]).expect("hello");
         stranger

@@ -113,6 +113,7 @@ impl Measurement {
         let frame_link = of_ethernet.or(mpi.and_then(|choice| choice.frame_link(request.mtu_bytes)));
         let apart = frame_link.is_some()
             || request.joins_nodes()
+            || request.is_relayed()
             || (test.is_multi_connection() && request.nodes.is_some());
         let usually = if apart { "namespaces" } else { "processes" };
         let between = request.between.clone().unwrap_or_else(|| usually.to_owned());

@@ -53,7 +53,7 @@ bywire_command::options! {
         link: Option<String> = Opt::of("link", "LINK", "shm; of eth one-process, of web tcp",
                 "What carries the messages, if the level has a choice")
             .words(links)
-            .only(|request| request.is_level(&["msg", "eth", "mpi", "web"]))
+            .only(|request| request.is_level(&["msg", "sock", "eth", "mpi", "web"]))
             .not_a_parameter();
         security: Option<String> = Opt::of("security", "SECURITY", "encrypted",
                 "Protection of packets between machines: encrypted or plain")
@@ -92,6 +92,7 @@ bywire_command::options! {
             .only(|request| match request.level.as_str() {
                 "mpi" | web::LEVEL => request.is_link(&["veth", "eth", "bywire"]),
                 "msg" => request.is_link(&["udp"]),
+                "sock" => request.is_relayed(),
                 level => level == ethernet::LEVEL || level.parse::<Level>().is_ok_and(|level| level.carrier().is_ip),
             });
         segmentation: Option<bool> = Opt::switch("segmentation", "on",
@@ -355,7 +356,12 @@ impl Request {
 
     /// Returns whether messages may cross a veth pair, which can be made worse than it is.
     fn may_cross_a_cable(&self) -> bool {
-        self.is_level(&["tcp", "udp"]) || self.joins_nodes()
+        self.is_level(&["tcp", "udp"]) || self.is_relayed() || self.joins_nodes()
+    }
+
+    /// Returns whether an engine relays what the source sends.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.is_level(&["sock"]) && self.is_link(&[registry::RELAY])
     }
 
     fn is_link(&self, links: &[&str]) -> bool {

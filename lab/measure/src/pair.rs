@@ -97,7 +97,8 @@ fn run_two(
         let role = Role::Source { core: cores.source, address };
         conversation.start(End::Source, job, role, Setting { namespace: source_space, preload })
     };
-    let target_setting = Setting { namespace: target_space, preload };
+    let target_setting =
+        Setting { namespace: target_space, preload: preload.filter(|preload| preload.is_for_both()) };
     if !job.needs_target() {
         let _source = start_source(String::new(), conversation)?;
         return Ok(Outcomes { source: conversation.outcome()?, target: None, same_machine: true });

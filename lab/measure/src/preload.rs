@@ -1,17 +1,20 @@
 //! The preloaded library of `bywire run` for a pair of level `sock`, or of level `web` on that link, with a pairing
-//! service of the pair's own. The service reports afterwards whether the connections were carried.
+//! service of the pair's own, and an engine if one relays. The service reports afterwards whether the connections were
+//! carried.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bywire_pairing::launch::{self, Launch};
+use bywire_pairing::protocol::{ENGINE_VARIABLE, ENGINE_WORDS};
 use bywire_pairing::status::{self, QueryError, Status};
 use bywire_results::web::Link;
 
 use crate::namespaces::{Killed, end_with_this_thread};
 use crate::plan::{Job, Level, Outcomes, Plan};
 use crate::scratch_directory::{ScratchDirectory, nonce};
+use crate::service_process::ServiceProcess;
 
 /// How long to wait for the ends' reports to the service. They come when connections close, shortly before the ends'
 /// own reports.
@@ -21,6 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Preload {
     launch: Launch,
+    /// It ends before its service does.
+    engine: Option<ServiceProcess>,
     _service: Killed,
     _place: ScratchDirectory,
     connections: u64,
@@ -31,11 +36,12 @@ pub struct Preload {
 impl Preload {
     /// The library and service that `job` needs, if it needs them.
     pub fn of(job: &Job) -> Result<Option<Self>> {
-        let (sleep, connections, is_unix) = match job {
+        let (sleep, connections, is_unix, is_relayed) = match job {
             Job::Messages(plan @ Plan { level: Level::Sock, .. }) => {
-                (plan.sleep, plan.lanes() as u64, plan.request.is_unix())
+                let request = &plan.request;
+                (plan.sleep, plan.lanes() as u64, request.is_unix(), request.is_relayed())
             }
-            Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into(), false),
+            Job::Web(plan) if plan.link == Link::Sock => (false, plan.connections.into(), false, false),
             _ => return Ok(None),
         };
         let domain = if is_unix { "Unix sockets" } else { "TCP" };
@@ -47,7 +53,15 @@ impl Preload {
         let mut command = Command::new("/proc/self/exe");
         end_with_this_thread(&mut command);
         let service = Killed(launch.start_service(command)?);
-        Ok(Some(Self { launch, _service: service, _place: place, connections, domain }))
+        let engine = is_relayed.then(|| {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg(launch::ENGINE).arg(launch.service());
+            ServiceProcess::start(&mut command, "bywire engine", 1)
+        });
+        let engine = engine.transpose()?;
+        // Everything is relayed, as it is to be measured.
+        let launch = if is_relayed { launch.variable(ENGINE_VARIABLE, ENGINE_WORDS[2]) } else { launch };
+        Ok(Some(Self { launch, engine, _service: service, _place: place, connections, domain }))
     }
 
     /// Gives a worker the library.
@@ -55,9 +69,15 @@ impl Preload {
         self.launch.prepare(command);
     }
 
+    /// Returns whether both ends get the library. Only the source does where an engine relays.
+    pub fn is_for_both(&self) -> bool {
+        self.engine.is_none()
+    }
+
     /// Checks that all measured connections were carried.
     pub fn check(&self, outcomes: &Outcomes) -> Result<()> {
-        let due_bytes: u64 = outcomes.ends().map(|end| end.sum(|part| part.sent_bytes)).sum();
+        let ends = outcomes.ends().take(if self.is_for_both() { 2 } else { 1 });
+        let due_bytes: u64 = ends.map(|end| end.sum(|part| part.sent_bytes)).sum();
         let started = Instant::now();
         loop {
             let has_waited = started.elapsed() > TIMEOUT;

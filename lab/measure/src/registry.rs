@@ -37,7 +37,12 @@ macro_rules! levels {
             Tcp = "tcp": "the kernel's TCP" [tcp::Tcp] Carrier { is_ip: true, ..Carrier::USUAL };
             // Its calls are those of tcp or unix. It differs from them only in how a worker is started.
             Sock = "sock": "the program of tcp or unix under `bywire run`: its connections are carried in memory"
-                [sock::Sock] Carrier { own_link: Some("shm"), is_adaptive: true, ..Carrier::USUAL };
+                [sock::Sock] Carrier {
+                    links: sock_links,
+                    own_link: Some("shm"),
+                    is_adaptive: true,
+                    ..Carrier::USUAL
+                };
             Udp = "udp": "the kernel's UDP" [udp::Udp] Carrier {
                 is_ip: true,
                 is_lossy: true,
@@ -114,6 +119,19 @@ macro_rules! tests {
 }
 
 pub(crate) use {levels, tests};
+
+/// The link of level `sock` on which an engine relays.
+pub const RELAY: &str = "relay";
+
+fn sock_links() -> Vec<HelpRow> {
+    vec![
+        ("shm", "memory that both programs share"),
+        (
+            RELAY,
+            "what the source sends goes to the kernel by an engine, and to a plain TCP peer in another namespace",
+        ),
+    ]
+}
 
 /// The properties of a level that carries messages.
 #[derive(Clone, Copy)]

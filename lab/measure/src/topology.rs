@@ -30,13 +30,15 @@ impl Topology {
         if request.joins_nodes() {
             return self.fabric(request, between);
         }
+        let reason = "an engine relays to a peer that is not carried: leave out --between, or give --between namespaces";
+        ensure!(!request.is_relayed() || between == "namespaces", Misuse(reason.to_owned()));
         let placement = match between {
             "processes" => Placement::Processes,
             "threads" if level == Level::Sock => bail!(Misuse(
                 "level sock joins programs, each with a library of its own: leave out --between".to_owned()
             )),
             "threads" => Placement::Threads,
-            _ if !level.carrier().is_ip => bail!(Misuse(format!(
+            _ if !level.carrier().is_ip && !request.is_relayed() => bail!(Misuse(format!(
                 "level {level} joins processes of one machine: give --between processes or threads, or another level or --link"
             ))),
             "namespaces" => self.namespaces(FrameLink::cable(request)?)?,

@@ -147,7 +147,9 @@ fn is_web(cell: &Cell) -> bool {
 }
 
 fn is_carried(cell: &Cell) -> bool {
-    cell.level == "sock" || (is_web(cell) && cell.link.as_deref() == Some(web::Link::Sock.name()))
+    // An engine's link has its own peers, which are not carried.
+    (cell.level == "sock" && cell.link.as_deref() != Some("relay"))
+        || (is_web(cell) && cell.link.as_deref() == Some(web::Link::Sock.name()))
 }
 
 /// The domain of the kernel's own sockets on this machine, if the ends sleep in the kernel, as those of ordinary programs.

@@ -25,11 +25,12 @@ const CMAKE_FILES: [(&str, &str); 2] = [
     ("bywire-config-version.cmake", include_str!("../../cmake/bywire-config-version.cmake")),
 ];
 /// The units for systemd, by their places below its directory.
-const UNITS: [(&str, &str); 5] = [
+const UNITS: [(&str, &str); 6] = [
     ("system/bywire-eth.service", include_str!("../../../../packaging/bywire-eth.service")),
     ("system/bywire-node.service", include_str!("../../../../packaging/bywire-node.service")),
     ("system/bywire-pairing.service", include_str!("../../../../packaging/bywire-pairing.service")),
     ("system/bywire-pairing.socket", include_str!("../../../../packaging/bywire-pairing.socket")),
+    ("user/bywire-engine.service", include_str!("../../../../packaging/user/bywire-engine.service")),
     ("user/bywire-node.service", include_str!("../../../../packaging/user/bywire-node.service")),
 ];
 const VERSION: &str = env!("CARGO_PKG_VERSION");

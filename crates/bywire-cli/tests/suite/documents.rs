@@ -81,6 +81,12 @@ const RULES: &[(&str, Rule)] = &[
     ("bywire bench", NotRun("takes minutes; `bywire bench quick --output` and `./x bench` run shortened")),
     ("bywire report ", Run(Session)),
     ("bywire compare ", Run(Session)),
+    ("bywire engine ", Elsewhere("crates/bywire-cli/tests/suite/sockets/engine.rs")),
+    ("bywire run -- PROGRAM", NotRun(PLACEHOLDER)),
+    (
+        "systemctl --user enable --now bywire-engine.service",
+        Elsewhere("crates/bywire-cli/tests/suite/sockets/engine.rs"),
+    ),
     ("bywire run ", Run(Carried)),
     ("bywire status", Run(Carried)),
     ("bywire service ", Elsewhere("crates/bywire-cli/tests/suite/sockets/units.rs")),

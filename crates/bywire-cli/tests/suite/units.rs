@@ -10,13 +10,18 @@ use bywire_testing::test_network::{FakePort, TIMEOUT, TestNetwork};
 use crate::up::{Up, bywire};
 
 const SYSTEM: &str = include_str!("../../../../packaging/bywire-node.service");
+const ENGINE: &str = include_str!("../../../../packaging/user/bywire-engine.service");
 const USER: &str = include_str!("../../../../packaging/user/bywire-node.service");
 
 #[test]
 fn the_systemd_units_are_valid() {
-    for (manager, text) in [("--system", SYSTEM), ("--user", USER)] {
+    for (manager, name, text) in [
+        ("--system", "bywire-node.service", SYSTEM),
+        ("--user", "bywire-node.service", USER),
+        ("--user", "bywire-engine.service", ENGINE),
+    ] {
         let directory = tempfile::tempdir().expect("a directory");
-        let unit = directory.path().join("bywire-node.service");
+        let unit = directory.path().join(name);
         let text = text.replace("/usr/local/bin/bywire", env!("CARGO_BIN_EXE_bywire"));
         fs::write(&unit, text).expect("written");
         let mut verify = Command::new("systemd-analyze");
@@ -24,7 +29,7 @@ fn the_systemd_units_are_valid() {
         match verify.output() {
             Ok(said) => {
                 let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-                assert!(!said.contains("bywire-node.service"), "{manager}: {said}");
+                assert!(!said.contains(name), "{manager}: {said}");
             }
             Err(error) => println!("not run: `systemd-analyze` cannot verify the units: {error}"),
         }

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
 use crate::identity::Name;
-use crate::protocol::PACKET_BYTES;
+use crate::protocol::{PACKET_BYTES, link};
 
 /// Has the writing end of this pipe been closed?
 fn is_closed(reader: &OwnedFd) -> bool {
@@ -114,7 +114,8 @@ fn a_slow_namespace_lookup_delays_no_other_user() {
     let identity = identity(7, 1, ends);
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
-            hear(&shared, 1, CheckedPacket::Offer { token: 1, segment: Vec::new(), identity: Ok(identity) })
+            let offer = CheckedPacket::Offer { token: 1, segment: Vec::new(), identity: Ok(identity) };
+            hear(&shared, 1, offer, &Interrupter::here())
         });
         // The thread waits in the open by now.
         std::thread::sleep(Duration::from_millis(100));
@@ -204,7 +205,8 @@ fn a_doorbell_between_users_is_closed_by_a_separate_thread() {
         let withdrawn = &registry.programs[&one].other_user_doorbells.withdrawn;
         *withdrawn.iter().find(|(_, doorbell)| doorbell.users == [7, 8]).expect("it is kept").0
     });
-    assert!(hear(&shared, one, CheckedPacket::Other(Packet::new(Kind::Withdrawn, name))));
+    let withdrawn = CheckedPacket::Other(Packet::new(Kind::Withdrawn, name));
+    assert!(hear(&shared, one, withdrawn, &Interrupter::here()));
     assert_eq!(
         lock(&shared).programs[&one].other_user_doorbells.withdrawn.len(),
         1,
@@ -348,4 +350,169 @@ fn unix_ends_of_two_users_are_paired_only_if_the_kernel_names_each_as_the_others
         registry.programs.get_mut(tag).expect("it was entered").parent = Some(1);
     }
     assert!(!connect(&mut registry, [(0, 1), (7, 1)]), "an orphan");
+}
+
+/// The packets that wait for a program, by their kinds, codes and tokens, and the number of descriptors that came along.
+fn told(program: &Socket) -> Vec<(Kind, u8, u64, usize)> {
+    let mut found = Vec::new();
+    let mut buffer = [0; PACKET_BYTES];
+    while let Ok(Received::Packet(length, files)) = program.receive(&mut buffer) {
+        let packet = Packet::decode(&buffer[..length]).expect("one of ours");
+        found.push((packet.kind, packet.code, packet.token, files.len()));
+    }
+    found
+}
+
+/// A program of user 7 with an offer that waits under the token 1, and that user's engine.
+struct Served {
+    registry: Registry,
+    program: (u64, Socket),
+    engine: (u64, Socket),
+    identity: Identity,
+    connection: OwnedFd,
+}
+
+impl Served {
+    const USER: u32 = 7;
+    const LINK: u8 = link::RELAY;
+
+    fn new() -> Self {
+        let mut registry = Registry::new(Scope::Machine, 10);
+        let program = enter(&mut registry, Self::USER);
+        let place = registry.admit(Self::USER).expect("a place");
+        let (socket, other) = Socket::pair().expect("socketpair");
+        let tag = registry.enter(Self::USER, &Arc::new(socket), place, None).expect("heard");
+        assert!(registry.answer(tag, CheckedPacket::Hello(pair().0), Space::Own(0)));
+        let serve = Packet { code: Self::LINK, ..Packet::new(Kind::Serve, 0) };
+        assert!(registry.answer(tag, CheckedPacket::Other(serve), Space::Own(0)));
+        assert_eq!(told(&other), [(Kind::Answer, Verdict::Waiting as u8, 0, 0)]);
+        let ends = ["10.1.0.1:1", "10.1.0.2:2"].map(|text| text.parse().expect("an address"));
+        let identity = identity(7, 1, ends);
+        let [file, _] = pair().0;
+        let offer = CheckedPacket::Offer { token: 1, segment: vec![file], identity: Ok(identity) };
+        assert!(registry.answer(program.0, offer, Space::Own(7)));
+        assert_eq!(told(&program.1), [(Kind::Answer, Verdict::Waiting as u8, 1, 0)]);
+        let [connection, _] = pair().0;
+        Self { registry, program, engine: (tag, other), identity, connection }
+    }
+
+    fn seek(&mut self, token: u64, link: u8, cookie: u64) -> Vec<(Kind, u8, u64, usize)> {
+        let identity = Ok(Identity { cookie, ..self.identity });
+        assert!(self.registry.seek(self.program.0, token, link, &identity, &self.connection));
+        told(&self.engine.1)
+    }
+
+    /// The name of the request that the engine gets.
+    fn sought(&mut self) -> u64 {
+        let asked = self.seek(1, Self::LINK, 1);
+        let [(Kind::Take, Self::LINK, name, 1)] = asked[..] else { panic!("{asked:?}") };
+        name
+    }
+
+    fn taken(&mut self, name: u64) {
+        let [file, _] = pair().0;
+        let taken = CheckedPacket::Taken { token: name, segment: vec![file] };
+        assert!(self.registry.answer(self.engine.0, taken, Space::Own(0)));
+    }
+}
+
+#[test]
+fn an_engine_is_asked_once_for_a_connection_that_waits_and_for_no_other() {
+    let mut served = Served::new();
+    assert_eq!(served.seek(2, Served::LINK, 1), [], "no such offer");
+    assert_eq!(served.seek(1, Served::LINK, 2), [], "another socket");
+    assert_eq!(served.seek(1, 0x80, 1), [], "another link");
+    let name = served.sought();
+    assert_eq!(served.seek(1, Served::LINK, 1), [], "it was asked");
+    let refusal = CheckedPacket::Taken { token: name, segment: Vec::new() };
+    assert!(served.registry.answer(served.engine.0, refusal, Space::Own(0)));
+    assert_eq!(told(&served.program.1), [], "it goes on waiting");
+    assert_ne!(served.sought(), name);
+}
+
+#[test]
+fn a_program_and_its_engine_are_paired_and_the_engine_hears_of_the_end() {
+    for ends in [true, false] {
+        let mut served = Served::new();
+        let name = served.sought();
+        served.taken(name);
+        let paired = Verdict::Paired as u8;
+        assert_eq!(told(&served.program.1), [(Kind::Answer, paired, 1, 3)]);
+        assert_eq!(told(&served.engine.1), [(Kind::Answer, paired, name, 3)]);
+        assert_eq!(served.registry.users.status(Served::USER).carried, 1);
+        if ends {
+            let end = CheckedPacket::Other(Packet::new(Kind::End, 1));
+            assert!(served.registry.answer(served.program.0, end, Space::Own(0)));
+        } else {
+            served.registry.dismiss(served.program.0);
+        }
+        assert_eq!(told(&served.engine.1), [(Kind::Gone, 0, name, 0)]);
+    }
+}
+
+#[test]
+fn an_engine_that_answers_too_late_gets_nothing() {
+    let mut served = Served::new();
+    let name = served.sought();
+    let end = CheckedPacket::Other(Packet::new(Kind::End, 1));
+    assert!(served.registry.answer(served.program.0, end, Space::Own(0)));
+    served.taken(name);
+    served.taken(name + 1000);
+    let refused = Verdict::Refused as u8;
+    assert_eq!(
+        told(&served.engine.1),
+        [(Kind::Answer, refused, name, 0), (Kind::Answer, refused, name + 1000, 0)]
+    );
+    assert_eq!(served.registry.users.status(Served::USER).carried, 0);
+}
+
+#[test]
+fn a_user_has_one_engine_and_programs_of_other_users_have_none() {
+    let mut served = Served::new();
+    let place = served.registry.admit(Served::USER).expect("a place");
+    let (socket, other) = Socket::pair().expect("socketpair");
+    let second = served.registry.enter(Served::USER, &Arc::new(socket), place, None).expect("heard");
+    let serve = CheckedPacket::Other(Packet { code: Served::LINK, ..Packet::new(Kind::Serve, 0) });
+    assert!(!served.registry.answer(second, serve, Space::Own(0)), "it has not said hello");
+    assert!(served.registry.answer(second, CheckedPacket::Hello(pair().0), Space::Own(0)));
+    let serve = CheckedPacket::Other(Packet { code: Served::LINK, ..Packet::new(Kind::Serve, 0) });
+    assert!(served.registry.answer(second, serve, Space::Own(0)));
+    assert_eq!(told(&other), [(Kind::Answer, Verdict::Full as u8, 0, 0)]);
+    assert_eq!([Served::USER, 8].map(|user| served.registry.engines.links(user)), [Served::LINK, 0]);
+    // The next engine takes the place of one that has gone, and its requests are void.
+    let name = served.sought();
+    served.registry.dismiss(served.engine.0);
+    let serve = CheckedPacket::Other(Packet { code: Served::LINK, ..Packet::new(Kind::Serve, 0) });
+    assert!(served.registry.answer(second, serve, Space::Own(0)));
+    served.engine = (second, other);
+    assert_eq!(told(&served.engine.1), [(Kind::Answer, Verdict::Waiting as u8, 0, 0)]);
+    assert_ne!(served.sought(), name);
+}
+
+#[test]
+fn an_engine_hears_of_many_ends_as_fast_as_it_repeats_them() {
+    let mut served = Served::new();
+    let (program, engine) = (served.program.0, served.engine.0);
+    let ends: Vec<u64> = (1..=1000).collect();
+    for token in &ends {
+        served.registry.engines.served.insert((program, *token), (engine, 10_000 + token));
+        served.registry.set_state(program, *token, OfferState::Paired { other_user: None });
+    }
+    served.registry.dismiss(program);
+    let mut heard = Vec::new();
+    loop {
+        let now = told(&served.engine.1);
+        if now.is_empty() {
+            break;
+        }
+        assert!(now.len() < 600, "{} at once", now.len());
+        for (kind, _, name, _) in now {
+            assert_eq!(kind, Kind::Gone);
+            heard.push(name);
+            let repeated = CheckedPacket::Other(Packet::new(Kind::Gone, name));
+            assert!(served.registry.answer(engine, repeated, Space::Own(0)));
+        }
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, ends.iter().map(|token| 10_000 + token).collect::<Vec<_>>());
 }

@@ -6,6 +6,9 @@ use bywire_sys::page;
 pub const HEADER_BYTES: usize = 512;
 /// The ring of a direction: as much as the kernel would hold of a connection on one machine.
 pub const RING_BYTES: usize = 4 << 20;
+/// The word on which sleepers of the other end wait.
+pub(super) const EVENT: usize = 88;
+
 /// A whole segment, in whole pages of any size: programs of several architectures, as emulated ones, agree on it.
 pub const SEGMENT_BYTES: usize = (HEADER_BYTES + RING_BYTES).next_multiple_of(page::BYTES_MAX);
 

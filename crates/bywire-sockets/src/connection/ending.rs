@@ -40,6 +40,9 @@ impl Connection {
             return;
         }
         self.serve();
+        if self.leave_to_engine() {
+            return;
+        }
         self.pay_at_the_end();
         self.end_sending(true);
         // A program that it was passed to goes on with what the peer gives back. After a failed exec nobody does.

@@ -89,7 +89,9 @@ impl Connection {
 
     /// How long this program may be kept waiting for the other end.
     pub fn timeout_ns(&self) -> u64 {
-        if self.is_nonblocking() { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
+        // Bytes that are owed after a relay would be lost.
+        let is_quick = self.is_nonblocking() && !self.is_relayed();
+        if is_quick { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
     }
 
     /// Ends this side's ring, and asks the other end to end its own. It does not wait.

@@ -8,7 +8,7 @@ use crate::memory::arena::{FAILED, HUNG_UP};
 use crate::os::kernel;
 
 /// Errors with which the kernel ends a connection.
-const ENDS: [i32; 5] =
+pub const ENDS: [i32; 5] =
     [libc::ETIMEDOUT, libc::ECONNRESET, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ECONNABORTED];
 
 impl Connection {
@@ -26,6 +26,7 @@ impl Connection {
     /// Takes the error, for a call that reports it.
     pub fn take_error(&self) -> Option<i32> {
         self.keep_loss();
+        self.keep_failure();
         match self.shared.kept_error.load(Ordering::Relaxed) {
             0 => None,
             _ => Some(self.shared.kept_error.swap(0, Ordering::Relaxed) as i32).filter(|number| *number != 0),
@@ -38,6 +39,7 @@ impl Connection {
             self.ask_kernel();
             self.keep_loss_of_owed();
         }
+        self.keep_failure_at_end();
         self.take_error()
     }
 
@@ -50,6 +52,7 @@ impl Connection {
     /// Returns whether the program has not seen the error yet.
     pub fn has_error(&self) -> bool {
         self.keep_loss();
+        self.keep_failure();
         self.shared.kept_error.load(Ordering::Relaxed) != 0
     }
 }

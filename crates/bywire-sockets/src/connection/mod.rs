@@ -16,6 +16,7 @@ pub mod outcome;
 pub mod owed;
 pub mod policy;
 pub mod readiness;
+pub mod relayed;
 pub mod ring;
 pub mod sleep;
 pub mod sockets;

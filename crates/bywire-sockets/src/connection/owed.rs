@@ -9,6 +9,7 @@ use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
 use bywire_ring::stream::{ASKS_BACK, News, OWES, Route};
 
+use crate::connection::domain::Domain;
 use crate::connection::idle_memory;
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT_SENDING};
@@ -62,8 +63,9 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
             if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
                 connection.serve();
                 let stalled_ns = connection.check_stall();
-                let due_ns = if connection.owes() { Some(LOOK_NS) } else { stalled_ns };
-                next_ns = [next_ns, due_ns].into_iter().flatten().min();
+                let owed_ns = connection.owes().then_some(LOOK_NS);
+                let due_ns = [owed_ns, stalled_ns, connection.check_engine()];
+                next_ns = due_ns.into_iter().chain([next_ns]).flatten().min();
             }
         });
     });
@@ -115,9 +117,9 @@ impl Connection {
     fn send_back(&self) {
         match STREAM.unread_by_peer(&self.own, &self.remote) {
             Err(Corrupt) => self.reset(),
-            // The kernel accepts no bytes behind the end that it was told. They stay in the ring.
-            Ok(1..) if self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0 || self.is_refused() => {
-            }
+            // The kernel accepts no bytes behind the end that it was told. They stay in the ring. An engine that gives a ring back
+            // has told it no end.
+            Ok(1..) if !self.is_relayed() && (self.has_shut_sending() || self.is_refused()) => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
@@ -126,9 +128,12 @@ impl Connection {
     /// Otherwise the other end reads it from the ring, before what follows in the kernel. The caller holds the sending
     /// lock.
     pub fn end_ring(&self) {
+        if self.is_relayed() {
+            return self.take_back(usize::MAX);
+        }
         let tail = STREAM.tail(&self.own);
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
-        let is_shut = self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;
+        let is_shut = self.has_shut_sending();
         if unread > 0 {
             self.ask_kernel();
         }
@@ -155,7 +160,12 @@ impl Connection {
         }
     }
 
-    /// Where the reader has stopped; `None`: it is still taking bytes.
+    fn has_shut_sending(&self) -> bool {
+        self.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0
+    }
+
+    /// The position at which the reader has stopped; `None`: it is still taking bytes. An engine is waited for: what it takes
+    /// goes to the kernel, before anything that this side gives to that.
     fn untaken(&self) -> Result<Option<u64>, Corrupt> {
         let end_ns = kernel::now_ns() + TAKING_TIMEOUT_NS;
         loop {
@@ -165,7 +175,17 @@ impl Connection {
                 }
                 core::hint::spin_loop();
             }
-            if kernel::now_ns() > end_ns {
+            let is_late = kernel::now_ns() > end_ns;
+            if self.is_relayed() {
+                if self.has_no_engine() {
+                    return self.given_by_engine().map(Some);
+                }
+                if is_late {
+                    // It was stopped in the middle of a call.
+                    // SAFETY: no descriptors.
+                    unsafe { real::poll(core::ptr::null_mut(), 0, 1) };
+                }
+            } else if is_late {
                 return Ok(None);
             }
             // SAFETY: no arguments.
@@ -177,9 +197,16 @@ impl Connection {
     fn owe(&self, position: u64) {
         let owed = STREAM.tail(&self.own).wrapping_sub(position);
         self.shared.returned.fetch_add(owed, Ordering::Relaxed);
-        // Relaxed, both: ordered by the sending lock, as is everything about payments.
+        let relayed = if self.is_relayed() { position } else { 0 };
+        // Relaxed, all: ordered by the sending lock, as is everything about payments.
         self.shared.paying.store(0, Ordering::Relaxed);
-        self.shared.paid_at.store(self.shared.sent.load(Ordering::Relaxed) + owed, Ordering::Relaxed);
+        self.shared.relayed.store(relayed, Ordering::Relaxed);
+        let given = self.shared.sent.load(Ordering::Relaxed) + relayed;
+        self.shared.paid_at.store(given + owed, Ordering::Relaxed);
+        if self.is_relayed() && self.has_shut_sending() {
+            // The engine has not told the kernel.
+            self.shared.shuts.store(1, Ordering::Relaxed);
+        }
         // Release: pairs with the load in `owes`. A call that finds the ring ended, by the acquire load of the route
         // that is stored next, also finds what is owed.
         self.shared.owed.store(owed as u32, Ordering::Release);
@@ -188,7 +215,7 @@ impl Connection {
             STREAM.raise(&self.own, OWES);
         }
         STREAM.back(&self.own, position);
-        if owed > 0 {
+        if self.owes() {
             owing::owe(&OWING);
             // If this process dies while it pays, the peer must not see an orderly end.
             self.guard();
@@ -270,13 +297,17 @@ impl Connection {
     fn count_payment(&self) -> bool {
         let owed = self.shared.owed.load(Ordering::Relaxed);
         // Nobody counts what goes through a Unix socket.
-        let given =
-            if self.is_unix() { None } else { kernel::byte_counts(self.fd).map(|account| account.given) };
+        let given = match self.domain() {
+            Domain::Unix => None,
+            Domain::Tcp if self.is_relayed() => self.given().ok(),
+            Domain::Tcp => kernel::byte_counts(self.fd).map(|account| account.given),
+        };
         let left = given.and_then(|given| self.shared.paid_at.load(Ordering::Relaxed).checked_sub(given));
         match (given, left) {
             (Some(given), Some(left)) if left <= owed.into() => {
                 // SeqCst: pairs with the loads in `offer::accounts_agree` and `send::give_the_last`, as in `pay`.
-                self.shared.sent.store(given, Ordering::SeqCst);
+                let relayed = self.shared.relayed.load(Ordering::Relaxed);
+                self.shared.sent.store(given.saturating_sub(relayed), Ordering::SeqCst);
                 // Release: pairs with the load in `owes`. The kernel has the other bytes, and they are counted.
                 self.shared.owed.store(left as u32, Ordering::Release);
                 self.shared.paying.store(0, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use bywire_ring::stream::{ASKS_BACK, HEADER_BYTES, RING_BYTES, first_bytes};
 use bywire_ring::{bounds, distance};
 
 use crate::connection::idle_memory::{self, STEP_BYTES};
+use crate::connection::relayed;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, kernel, tsc};
 
@@ -54,7 +55,8 @@ impl Connection {
     /// How many bytes of the own ring may be unread, by what the programs at both ends have set.
     pub fn window(&self) -> usize {
         let sends_max = self.shared.sends_max.load(Ordering::Relaxed);
-        bounds::window(sends_max, STREAM.allowance(&self.remote), RING_BYTES)
+        let window = bounds::window(sends_max, STREAM.allowance(&self.remote), RING_BYTES);
+        if self.is_relayed() { window.min(relayed::WINDOW_BYTES) } else { window }
     }
 
     /// How many bytes fit now, for a caller that does not hold the sending lock.

@@ -272,7 +272,8 @@ impl Connection {
         let ended = self.shared.ended.load(Ordering::Relaxed);
         let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
-            || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0)
+            // A peer beyond an engine may finish and go on receiving.
+            || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0 && !self.is_relayed())
             // The kernel reports to nobody the close of an end that had shut down before, nor to an end that has shut
             // down its own receiving. It does answer what it is sent.
             || (ended & FINISHED != 0 && told & LEAVING != 0)

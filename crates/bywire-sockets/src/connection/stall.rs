@@ -34,6 +34,10 @@ impl Connection {
     #[cold]
     fn note_stall(&self) {
         if self.shared.stalled_ns.load(Ordering::Relaxed) == 0 {
+            // The kernel's own window closes when an engine can give it no more.
+            if self.is_relayed() {
+                return;
+            }
             if self.user_timeout_ns().is_none() {
                 // It must not overwrite what a call that sets the time has stored meanwhile.
                 let known = &self.shared.has_user_timeout;

@@ -10,7 +10,7 @@ use super::take_over;
 use crate::connection::fallback::to_kernel;
 use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets::{self, Socket};
-use crate::connection::{dissolving, options, policy, stall};
+use crate::connection::{dissolving, options, policy, relayed, stall};
 use crate::memory::arena::linger;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -119,6 +119,7 @@ take_over! {
         let lingering = if level == libc::SOL_SOCKET && name == libc::SO_LINGER { sockets::socket(fd) } else { None };
         let lingering = lingering.filter(|socket| !socket.is_unix());
         if let Some(socket) = &lingering {
+            errno::keep(|| relayed::leave(fd));
             socket.shared.lingers.store(linger::PROGRAMS, Ordering::Relaxed);
         }
         // SAFETY: the program's own arguments, as they came.

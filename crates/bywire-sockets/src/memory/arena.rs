@@ -223,6 +223,22 @@ pub struct SharedSocket {
     pub is_other_users: AtomicU8,
     /// The steps of the other end's ring that this end has read then: a bit for each.
     pub touched: AtomicU64,
+    /// The link of the engine that stands in for the other end: a [`bywire_pairing::protocol::link`]. 0: a program has it.
+    pub link: AtomicU8,
+    /// Receives after few bytes, in a row, while an engine relays; see [`crate::pairing::seek`].
+    pub turns: AtomicU8,
+    /// The beginning of the look at the program's manner of sending: the time, and the counts of that time.
+    pub watched_ns: AtomicU64,
+    /// See `watched_ns`. While an engine relays: the bytes sent before the last receive.
+    pub watched_sent: AtomicU64,
+    /// See `watched_ns`.
+    pub watched_received: AtomicU64,
+    /// See `watched_ns`.
+    pub watched_calls: AtomicU32,
+    /// Bytes of the own ring that an engine has given to the kernel, once it gives no more.
+    pub relayed: AtomicU64,
+    /// The kernel's count of written bytes minus that of this library, when an engine began to relay.
+    pub relayed_from: AtomicU64,
 }
 
 impl SharedSocket {
@@ -250,6 +266,8 @@ impl SharedSocket {
             &self.is_other_users,
             &self.is_unix,
             &self.takes_rest,
+            &self.link,
+            &self.turns,
         ]
         .into_iter()
         .chain(&self.has_timeout)
@@ -270,6 +288,7 @@ impl SharedSocket {
             &self.owed,
             &self.kept_error,
             &self.last_looks,
+            &self.watched_calls,
         ]
         .into_iter()
         .chain(&self.sleepers)
@@ -286,6 +305,11 @@ impl SharedSocket {
         self.looked_ns.store(0, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
         self.received.store(0, Ordering::Relaxed);
+        self.watched_ns.store(0, Ordering::Relaxed);
+        self.watched_sent.store(0, Ordering::Relaxed);
+        self.watched_received.store(0, Ordering::Relaxed);
+        self.relayed.store(0, Ordering::Relaxed);
+        self.relayed_from.store(0, Ordering::Relaxed);
         self.sending.reset();
         self.receiving.reset();
     }

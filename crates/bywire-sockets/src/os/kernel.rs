@@ -59,6 +59,7 @@ pub fn length_bytes(fd: i32) -> Option<u64> {
 const SEGMENT_BYTES: usize = 16;
 const UNACKNOWLEDGED: usize = 24;
 const CONGESTION_WINDOW: usize = 80;
+const ACKNOWLEDGED: usize = 120;
 const RECEIVED: usize = 128;
 const NOT_SENT: usize = 144;
 const SENT: usize = 200;
@@ -132,6 +133,27 @@ fn byte_counts_beside(fd: i32, queued: i32) -> Option<ByteCounts> {
         taken: wide(RECEIVED)?.wrapping_sub(queued as u64).saturating_sub(has_end.into()),
         is_steady: true,
     })
+}
+
+/// The bytes that were written to a TCP socket, by what the other end has acknowledged and what waits for that, up to a
+/// constant of the connection. Unlike the count of [`byte_counts`] it is exact where the network or this machine loses
+/// packets. `None`: the kernel does not tell.
+pub fn written(fd: i32) -> Option<u64> {
+    let acknowledged = || {
+        let mut information = [0u8; 256];
+        let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information)?;
+        let bytes = information.get(ACKNOWLEDGED..ACKNOWLEDGED + 8).filter(|_| length >= ACKNOWLEDGED + 8)?;
+        bytes.try_into().ok().map(u64::from_ne_bytes)
+    };
+    let mut before = acknowledged()?;
+    for _ in 0..LOOKS {
+        let (waiting, after) = (queued_to_send(fd)?, acknowledged()?);
+        if before == after {
+            return Some(after.wrapping_add(waiting as u64));
+        }
+        before = after;
+    }
+    None
 }
 
 /// Returns whether a TCP socket has no connection, is not about to have one, and does not listen.

@@ -1,3 +1,4 @@
 //! This program as a client of the pairing service.
 
 pub mod offer;
+pub mod seek;

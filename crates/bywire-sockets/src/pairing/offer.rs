@@ -3,9 +3,9 @@
 
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict};
+use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict, link};
 use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Window};
@@ -18,6 +18,7 @@ use crate::memory::lock::{Lock, rank};
 use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, kernel, own_call, pid, real, signal_deferral};
+use crate::pairing::seek;
 use crate::wakeup::doorbell;
 
 /// A service that does not answer is not asked again for this time.
@@ -39,6 +40,8 @@ static ASKED: AtomicU64 = AtomicU64::new(0);
 static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
 /// The offer that the service has not answered; 0: none.
 static OFFERED: AtomicU64 = AtomicU64::new(0);
+/// The links that an engine serves for this user, as the service has said last.
+static LINKS: AtomicU8 = AtomicU8::new(0);
 /// The service's address: the bytes, and their length, which is published last.
 static PATH: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -89,11 +92,15 @@ pub fn consider(socket: &Socket, before_offer: impl FnOnce()) {
             before_offer();
             quietly(|| offer(socket));
         }
-        stage::WAITING
+        stage::WAITING => {
             if calls.is_power_of_two()
-                || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) =>
-        {
-            quietly(look);
+                || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
+            {
+                quietly(look);
+            }
+            if seek::is_due(calls) {
+                quietly(|| seek_engine(socket));
+            }
         }
         stage::PAIRED if calls.is_multiple_of(4) => quietly(|| prepare(socket)),
         _ => {}
@@ -186,6 +193,28 @@ fn offer(socket: &Socket) {
     if is_sent {
         OFFERED.store(token, Ordering::Relaxed);
         listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
+    }
+}
+
+/// Asks for an engine to relay what this connection sends, if that pays and there is one. Its offer goes on waiting
+/// until the service answers.
+#[inline(never)]
+fn seek_engine(socket: &Socket) {
+    if !seek::pays(socket) {
+        return;
+    }
+    let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release stores of the stage in `answered`.
+    if socket.shared.stage.load(Ordering::Acquire) == stage::WAITING
+        && connect()
+        && may_offer()
+        && LINKS.load(Ordering::Relaxed) & link::RELAY != 0
+    {
+        let token = token(socket);
+        say(&Packet { code: link::RELAY, ..Packet::new(Kind::Seek, token) }, &[socket.fd]);
+        if seek::is_for_all() {
+            listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
+        }
     }
 }
 
@@ -436,6 +465,7 @@ fn hear() -> Option<Packet> {
         }
         Some(packet) => {
             if packet.kind == Kind::Go && packet.token == ASKED.load(Ordering::Relaxed) {
+                LINKS.store(packet.code, Ordering::Relaxed);
                 ASKED.store(0, Ordering::Relaxed);
                 LEAVE_NS.store(kernel::now_ns(), Ordering::Relaxed);
             }
@@ -489,9 +519,11 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
             if let Some(peer) = peer.filter(|_| is_sound) {
-                // Relaxed, both: before the stage.
+                // Relaxed, all: before the stage.
                 socket.shared.is_other_users.store(is_other_user.into(), Ordering::Relaxed);
                 socket.shared.touched.store(0, Ordering::Relaxed);
+                socket.shared.link.store(packet.second as u8, Ordering::Relaxed);
+                socket.shared.watched_sent.store(0, Ordering::Relaxed);
                 // Release: pairs with the acquire load in `Connection::tell`. The peer is added before.
                 socket.local.peer.store(peer, Ordering::Release);
                 socket.local.remote.store(remote, Ordering::Release);

@@ -248,7 +248,8 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
             connection.raise_end(DEAF);
         }
     }
-    if ends_sending {
+    let is_engines = ends_sending && !is_over && connection.shut_by_engine();
+    if ends_sending && !is_engines {
         connection.end_before_the_kernels(false);
         let _held = connection.shared.sending.hold();
         let before = connection.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
@@ -269,7 +270,7 @@ pub fn shutdown(fd: i32, how: i32, real: impl FnOnce() -> i32) -> i32 {
     if ended & (SHUT | SHUT_SENDING) == SHUT | SHUT_SENDING && !is_over && !connection.is_unix() {
         connection.raise_end(LEAVING);
     }
-    let status = match ends_sending && is_shut_when_paid(&connection) {
+    let status = match ends_sending && (is_engines || is_shut_when_paid(&connection)) {
         // SAFETY: no pointers.
         true if ends_receiving => unsafe { real::shutdown(fd, libc::SHUT_RD) },
         true => 0,

@@ -6,7 +6,7 @@ use core::ptr;
 use crate::connection::log;
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
-use crate::pairing::offer;
+use crate::pairing::{offer, seek};
 use crate::process::{exit, fork, inline, io_uring, lifecycle, loading, sandbox};
 use crate::wakeup::spin;
 
@@ -50,6 +50,10 @@ pub fn begin() {
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
         offer::configure(CStr::from_ptr(path).to_bytes(), calls);
+        let engine = libc::getenv(c"BYWIRE_SOCKETS_ENGINE".as_ptr());
+        if !engine.is_null() {
+            seek::configure(CStr::from_ptr(engine).to_bytes());
+        }
         let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
         if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
             io_uring::keep();

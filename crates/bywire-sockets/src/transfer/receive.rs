@@ -66,6 +66,8 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
                 let received = receive_carried(&mut connection, parts, flags, real);
                 if received < 0 {
                     connection.note_told(errno::last());
+                } else if received > 0 && connection.is_relayed() {
+                    connection.note_received();
                 }
                 // The kernel, too, reports an error instead of the end of the stream, once.
                 return match if received == 0 { connection.take_error_at_end() } else { None } {

@@ -65,7 +65,13 @@ fn send_tracked(
                     None => socket = plain,
                 }
             }
-            Ok(mut connection) => return send_carried(&mut connection, parts, flags, real),
+            Ok(mut connection) => {
+                let sent = send_carried(&mut connection, parts, flags, real);
+                if sent < 0 && connection.is_relayed() {
+                    connection.note_told(errno::last());
+                }
+                return sent;
+            }
         }
     }
 }
@@ -254,6 +260,7 @@ fn send_within(
             Step::Refused => return connection.take_error().map_or_else(|| real(connection), errno::fail),
             Step::Full => {
                 connection.note_full();
+                connection.check_engine();
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.shared.full.fetch_add(1, Ordering::Relaxed);
                     connection.ask_kernel();
@@ -382,7 +389,13 @@ fn give_the_last(connection: &Connection, parts: &Buffers, done: usize, flags: i
     }
     let (mut space, count) = parts.rest(done);
     let given = send_now(connection.fd, &mut space, count, flags);
-    if given > 0 {
+    if given > 0 && connection.is_relayed() && !connection.begin_relay(sent + given as u64) {
+        connection.stay(Reason::Refused);
+        STREAM.abandon(&connection.own);
+        // SeqCst: pairs with the loads of the next comparison of the counts, as below.
+        shared.sent.store(sent + given as u64, Ordering::SeqCst);
+        Step::Sent(given as usize)
+    } else if given > 0 {
         // SeqCst: pairs with the loads of the next comparison of the counts, under this lock or with nobody inside.
         shared.sent.store(sent + given as u64, Ordering::SeqCst);
         STREAM.cut(&connection.own, sent + given as u64);
@@ -477,6 +490,10 @@ fn send_in_ring(connection: &Connection, parts: &Buffers, done: usize) -> Step {
     let told = STREAM.flags(&connection.remote) & (LEAVING | DEAF);
     if told != 0 || is_due {
         connection.ask_kernel();
+        connection.check_engine();
+        if STREAM.route(&connection.own) != Ok(Route::Ring) {
+            return Step::Sent(0);
+        }
     }
     // The kernel has the right error, and the signal, for bytes that can no longer be sent.
     let is_shut = connection.shared.ended.load(Ordering::Relaxed) & SHUT_SENDING != 0;

@@ -13,11 +13,12 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+use bywire_ring::owner;
 use bywire_ring::program_doorbell as rule;
 use bywire_ring::stream::Window;
 use bywire_ring::unannounced;
 
-use bywire_pairing::protocol::PAGE_BYTES;
+use bywire_pairing::protocol::{DOORBELL_MARK, PAGE_BYTES};
 
 use crate::memory::arena::{self, EpollSet, PEERS, Peer};
 use crate::memory::descriptors;
@@ -35,9 +36,6 @@ const POOL: usize = 64;
 static DOORBELL: AtomicI32 = AtomicI32::new(-1);
 static PAGE_FILE: AtomicI32 = AtomicI32::new(-1);
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// The mark of a doorbell's open file, visible through every descriptor of it: the signal that `O_ASYNC` would send,
-/// which is never set.
-const MARK: i32 = 63;
 /// `F_SETSIG` and `F_GETSIG` of asm-generic/fcntl.h.
 const SET_MARK: i32 = 10;
 const SEE_MARK: i32 = 11;
@@ -285,6 +283,14 @@ pub fn ring(index: u32) {
     peer.rung.store(rung, Ordering::Relaxed);
 }
 
+/// Returns whether the engine at the other end has died, or has ended: its page says so.
+pub fn has_gone(index: u32) -> bool {
+    let Some(peer) = peer(index) else { return true };
+    let base = peer.page.load(Ordering::Relaxed);
+    // SAFETY: `add_peer` has mapped this many bytes there, for as long as the peer is referred to.
+    base.is_null() || owner::has_gone(&unsafe { Window::new(base.cast(), PAGE_BYTES) })
+}
+
 /// Whether somebody sleeps by this family's doorbell, and no more threads than this.
 pub fn has_few_sleepers(most: u64) -> bool {
     page().is_some_and(|page| (1..=most).contains(&rule::sleepers(&page)))
@@ -440,13 +446,13 @@ pub fn add_timers_to(set: i32) -> bool {
 /// Marks the open file of a descriptor of the library's own. Returns whether that succeeded.
 pub fn mark(fd: i32) -> bool {
     // SAFETY: no pointers.
-    unsafe { real::fcntl(fd, SET_MARK, MARK as usize) == 0 }
+    unsafe { real::fcntl(fd, SET_MARK, DOORBELL_MARK as usize) == 0 }
 }
 
 /// Returns whether this number still means a file that the library has marked.
 pub fn is_marked(fd: i32) -> bool {
     // SAFETY: no pointers.
-    fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == MARK
+    fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == DOORBELL_MARK
 }
 
 fn is_eventfd(fd: i32) -> bool {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bywire_testing::{number, repetitions};
 
+use crate::relayed::{self, Engine};
 use crate::situations::{self, PIECE_BYTES, Program, Reached, Start, pattern};
 use crate::test_service::{self, Domain, TestService, errno, is_unix};
 
@@ -35,7 +36,17 @@ fn carried_unix_sockets_behave_like_kernel_sockets() {
     compare_seeds("carried_unix_sockets_behave_like_kernel_sockets", Domain::Unix);
 }
 
+#[test]
+fn relayed_sockets_behave_like_kernel_sockets() {
+    let test = "relayed_sockets_behave_like_kernel_sockets";
+    compare_seeds_of(test, TestService::new, Some(RELAYED_MIN));
+}
+
 fn compare_seeds(test: &str, domain: Domain) {
+    compare_seeds_of(test, || TestService::with_domain(domain), None);
+}
+
+fn compare_seeds_of(test: &str, pairing: impl FnOnce() -> TestService, relayed_min: Option<(u64, Reached)>) {
     if let Ok(seeds) = std::env::var("BYWIRE_TEST_SEED") {
         let (first, end) = seeds.split_once(':').expect("a range");
         let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -47,14 +58,16 @@ fn compare_seeds(test: &str, domain: Domain) {
         }
         return;
     }
-    let pairing = TestService::with_domain(domain);
+    let reached_min = relayed_min.unwrap_or(REACHED_MIN);
+    let pairing = pairing();
+    let _engine = relayed_min.map(|_| Engine::start(&pairing));
     let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [150, 500, 20_000]));
     let has_enough = |reached: &Reached| {
-        let is_rare = |(found, due): (u64, u64)| found * REACHED_MIN.0 < due * count;
+        let is_rare = |(found, due): (u64, u64)| found * reached_min.0 < due * count;
         // A few selected seeds may have none.
         count < 100
             || pairing.status().carried_ever * 2 >= count
-                && !reached.counts().into_iter().zip(REACHED_MIN.1.counts()).any(is_rare)
+                && !reached.counts().into_iter().zip(reached_min.1.counts()).any(is_rare)
     };
     let (mut over_tcp, mut reached) = (Reached::default(), Reached::default());
     // More seeds if the service was too slow for too many, as on a busy machine: calls rarely wait for it.
@@ -88,6 +101,9 @@ fn compare_seeds(test: &str, domain: Domain) {
     );
 }
 
+/// These counts for a run in which an engine relays one direction, and empties its ring.
+const RELAYED_MIN: (u64, Reached) = (1500, Reached { full: 0, owed: 0, edge: 20, exec: 5, spawn: 5 });
+
 /// The prefix of a wait for an edge-triggered set.
 const BY_EDGE: &str = "edge";
 /// The kernel repeats itself when the watched events change: when a direction leaves it, and when it returns.
@@ -116,6 +132,9 @@ fn compare(plain: &str, carried: &str) -> Result<(), String> {
         Err("one run is longer".to_owned())
     }
 }
+
+/// A reset that has not come within this time does not come.
+const RESET_MAX: Duration = Duration::from_millis(100);
 
 /// Random numbers from a seed.
 struct Draw(u64);
@@ -178,6 +197,9 @@ impl Driver {
     fn new(seed: u64) -> Self {
         let (client, server) = test_service::pair();
         [client, server].into_iter().for_each(|fd| bound_buffers(seed, fd));
+        if relayed::is_wanted() {
+            relayed::keep_in_kernel([client, server][seed as usize % 2]);
+        }
         let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..8).for_each(|_| assert!(draw.below(2) < 2));
         let mut driver = Self {
@@ -266,6 +288,22 @@ impl Driver {
     fn settle(&self, end: usize) {
         if !self.is_closed[1 - end] {
             test_service::settle(self.ends[1 - end], self.under_way[end]);
+        } else if relayed::is_wanted() {
+            // A closed end answers by a reset, when an engine has sent what there is.
+            let started = Instant::now();
+            while test_service::poll(self.ends[end], 0).1 == 0 && started.elapsed() < RESET_MAX {}
+        }
+    }
+
+    /// Returns whether an engine may relay what this end sends.
+    fn is_relayed(&self, end: usize) -> bool {
+        relayed::is_wanted() && self.seed as usize % 2 != end
+    }
+
+    /// Waits until an engine has told this end that the other one has gone. Sends succeed until then.
+    fn await_news_of(&self, end: usize) {
+        if self.is_closed[1 - end] && relayed::is_wanted() {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -299,6 +337,7 @@ impl Driver {
 
     /// Sends this much of the stream.
     fn give(&mut self, end: usize, length: usize, kind: u64) -> i64 {
+        self.await_news_of(end);
         let before = test_service::kernel_given(self.ends[end]);
         let sent = test_service::send(self.ends[end], pattern(self.next[end], length), kind);
         let error = errno();
@@ -343,8 +382,9 @@ impl Driver {
     }
 
     fn wait(&mut self, end: usize) {
-        // A Unix socket reports room whenever a piece was read, although there was room before.
-        self.wait_for(end, !is_unix());
+        // A Unix socket reports room whenever a piece was read, although there was room before. A TCP socket repeats that there is
+        // room when bytes arrive; where an engine relays, only the first of the two is the kernel's to report.
+        self.wait_for(end, !is_unix() && !relayed::is_wanted());
     }
 
     fn wait_for(&mut self, end: usize, has_exact_room: bool) {
@@ -379,6 +419,7 @@ impl Driver {
     /// Sends a byte by another descriptor.
     fn duplicate(&mut self, end: usize) {
         let byte = self.next[end];
+        self.await_news_of(end);
         // SAFETY: descriptors of this driver alone.
         let sent = unsafe {
             let copy = libc::dup(self.ends[end]);
@@ -469,7 +510,9 @@ impl Driver {
         self.wait(end);
         let then = self.draw.below(5);
         let receiver = 1 - end;
+        // A program that passes on what an engine relays waits for the kernel to take all of it, at most for a second.
         match then {
+            2 if self.is_relayed(end) => {}
             0 | 1 => {
                 let status = test_service::pass(self.ends[receiver]);
                 self.say(&format!("pass full {receiver}"), status);
@@ -616,6 +659,10 @@ impl Driver {
         let status = unsafe { libc::close(self.ends[end]) };
         if status == 0 && !self.is_closed[1 - end] {
             test_service::settle_close(self.ends[1 - end]);
+        }
+        if self.is_relayed(end) {
+            // It has the descriptor as well, until it is told.
+            relayed::await_release();
         }
         (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());

@@ -22,6 +22,7 @@ mod parked;
 mod programs;
 mod random;
 mod random_programs;
+mod relayed;
 mod sandbox;
 mod signals;
 mod situations;

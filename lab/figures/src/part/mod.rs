@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod comparison;
+mod engine;
 mod ethernet;
 mod ethernet_between;
 mod links;
@@ -21,8 +22,15 @@ use crate::page::{self, Part, requirements};
 use crate::run::Arguments;
 
 /// The parts with requirements.
-static PARTS: [Part; 6] =
-    [messages::PART, links::PART, sockets::PART, ethernet::PART, ethernet_between::PART, mpi::PART];
+static PARTS: [Part; 7] = [
+    messages::PART,
+    links::PART,
+    sockets::PART,
+    engine::PART,
+    ethernet::PART,
+    ethernet_between::PART,
+    mpi::PART,
+];
 
 /// Figures in one run, as Markdown tables
 #[derive(Parser)]

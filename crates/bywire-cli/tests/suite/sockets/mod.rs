@@ -6,6 +6,7 @@
 //! LuaJIT, Node, a current Node, Erlang and Java (also by JNA).
 
 mod chromium;
+mod engine;
 mod filters;
 mod golang;
 mod groups;

@@ -150,7 +150,7 @@ impl Play<'_> {
             return Ok(false);
         }
         let reply = self.both(step.actor, self.order(step, Operation::Duplicate))?;
-        if reply.result >= 0 && reply.result != step.fd.into() {
+        if reply.result >= 0 && reply.result != i64::from(step.fd) {
             let before = self.model.holds(step.actor, reply.result as i32).map(|before| before.what);
             let closes = (step.way == 2 && step.flags == libc::O_CLOEXEC) || step.way == 4;
             self.model.made(step.actor, reply.result, held.what, closes);

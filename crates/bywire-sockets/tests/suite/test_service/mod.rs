@@ -14,10 +14,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bywire_pairing::filters;
-use bywire_pairing::protocol::{CORES_VARIABLE, SERVICE_VARIABLE};
+use bywire_pairing::protocol::{CORES_VARIABLE, ENGINE_VARIABLE, SERVICE_VARIABLE};
 use bywire_pairing::service::Service;
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status::{self, Status};
@@ -36,6 +37,8 @@ pub struct TestService {
     pub service: PathBuf,
     /// What its programs connect by.
     domain: Domain,
+    /// Whether an engine relays what they send, whatever it is.
+    pub is_relayed: AtomicBool,
 }
 
 /// A domain of connections.
@@ -128,7 +131,7 @@ impl TestService {
     pub fn without_service() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let service = directory.path().join("pairing");
-        Self { directory, service, domain: Domain::Tcp }
+        Self { directory, service, domain: Domain::Tcp, is_relayed: AtomicBool::new(false) }
     }
 
     /// The library that was built with this test.
@@ -145,6 +148,10 @@ impl TestService {
         let mut command = Command::new(program);
         if self.domain == Domain::Unix {
             command.env(DOMAIN_VARIABLE, "unix");
+        }
+        if self.is_relayed.load(Ordering::Relaxed) {
+            // Both runs keep one end of a connection in the kernel.
+            command.env(ENGINE_VARIABLE, "always").env(CONTROL_VARIABLE, self.path("engine"));
         }
         if let Some(calls) = calls {
             command
@@ -303,6 +310,8 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// The variable with the path of a test engine's control socket.
+pub const CONTROL_VARIABLE: &str = "BYWIRE_TEST_CONTROL";
 /// Names the domain of the connections that [`pair`] makes: `unix`, or TCP without it.
 pub const DOMAIN_VARIABLE: &str = "BYWIRE_TEST_DOMAIN";
 

@@ -1,0 +1,96 @@
+//! The control socket of an engine: by it `bywire engine status` and `bywire engine down` reach the engine of their user.
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bywire_sys::directory;
+
+use crate::counts::Counts;
+
+/// A caller that is silent is not waited for any longer, so that it holds up no connection.
+const CALLER_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long a caller waits for an engine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_BYTES_MAX: u64 = 64;
+const ANSWER_BYTES_MAX: u64 = 4096;
+
+/// A question to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// Its counts.
+    Status,
+    /// Its counts, and then to end.
+    Down,
+}
+
+/// The control socket of a running engine. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Opens the control socket at `path`, in a directory of this user alone. It replaces one of an engine that was killed.
+    ///
+    /// # Errors
+    /// The error of the kernel; [`io::ErrorKind::AddrInUse`] if an engine answers there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => directory::remove(path),
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// The listener, to be polled.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Answers the next caller, and returns what it has asked.
+    pub fn answer(&self, counts: impl FnOnce(Request) -> Counts) -> Option<Request> {
+        let (mut caller, _) = self.listener.accept().ok()?;
+        caller.set_read_timeout(Some(CALLER_TIMEOUT)).ok()?;
+        caller.set_write_timeout(Some(CALLER_TIMEOUT)).ok()?;
+        let mut word = Vec::new();
+        Read::take(&mut caller, REQUEST_BYTES_MAX).read_to_end(&mut word).ok()?;
+        let request = serde_json::from_slice(&word).ok()?;
+        let answer = serde_json::to_vec(&counts(request)).ok()?;
+        caller.write_all(&answer).ok()?;
+        Some(request)
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        directory::remove(&self.path);
+    }
+}
+
+/// Asks the engine whose control socket is at `path`. `None`: no engine runs.
+///
+/// # Errors
+/// The error of the kernel, or an answer that is none.
+pub fn ask(path: &Path, request: Request) -> io::Result<Option<Counts>> {
+    let mut stream = match UnixStream::connect(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            return Ok(None);
+        }
+        stream => stream?,
+    };
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(&serde_json::to_vec(&request)?)?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(Some(serde_json::from_slice(&answer)?))
+}

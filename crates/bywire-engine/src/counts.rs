@@ -1,0 +1,14 @@
+//! The account that an engine gives of itself.
+
+/// Counts of an engine, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counts {
+    /// Connections that are relayed now.
+    pub relayed: u64,
+    /// Connections that have been relayed.
+    pub relayed_ever: u64,
+    /// Connections that were asked for and refused: the engine had too many, or no memory.
+    pub refused: u64,
+    /// Bytes that programs have sent through the engine, over connections that have ended or not.
+    pub bytes: u64,
+}

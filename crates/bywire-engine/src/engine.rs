@@ -1,0 +1,416 @@
+//! The loop of an engine: it looks at the connections of all programs in turn, and sleeps when none has anything.
+//!
+//! While there is something to do, it looks every [`TICK`], so that many small sends become one of the kernel's. Programs
+//! ring its doorbell only when its page says that it sleeps.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bywire_ring::program_doorbell as doorbell_rule;
+use bywire_ring::stream::Mapped;
+use bywire_sys::poller::Poller;
+use bywire_sys::{Errno, deferred, limits, scheduling};
+
+use crate::connection::{Asked, Look, Program, Served};
+use crate::control::{ControlSocket, Request};
+use crate::counts::Counts;
+use crate::pairing_client::{PairingClient, Told};
+
+/// The time between two looks while there is something to do.
+const TICK: Duration = Duration::from_micros(50);
+/// The slice of processor time that it asks for. A peer or a program on its core would keep it from its looks for milliseconds.
+const SLICE: Duration = Duration::from_micros(100);
+/// Ticks without anything to do after which the engine sleeps until it is rung.
+const IDLE_TICKS_MAX: u32 = 20;
+/// Looks without anything to do after which a connection counts as quiet.
+const QUIET_LOOKS: u32 = 20;
+/// A connection that gets quiet after fewer bytes than this was not worth to be woken for.
+const BURST_BYTES: u64 = 16 << 10;
+/// After so many of them in a row the program has its connection back: it sends too little for batches.
+const SMALL_BURSTS_MAX: u32 = 64;
+/// Quiet connections that are looked at in one tick, in turn.
+const QUIET_AT_ONCE: usize = 64;
+/// How long the engine waits at its end for programs to take their directions back.
+const LAST_WAIT: Duration = Duration::from_millis(50);
+/// Connections of one engine: each takes a descriptor and a place in the address space.
+const CONNECTIONS_MAX: usize = 20_000;
+/// The limit of descriptors that an engine asks for.
+const DESCRIPTORS: u64 = 1 << 16;
+/// Packets of the service that are heard before the connections have their turn.
+const PACKETS_AT_ONCE: usize = 64;
+
+/// Tags of the poller that are no connections' names. Those are counted from 1 on.
+const SERVICE: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX - 1;
+const CONTROL: u64 = u64::MAX - 2;
+const STOP: u64 = u64::MAX - 3;
+
+/// Why an engine does not start, or ends.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No pairing service listens.
+    #[error("cannot reach the pairing service at {0}: {1}; `bywire run` and `bywire pair` start one")]
+    Service(std::path::PathBuf, Errno),
+    /// Another engine serves this user.
+    #[error("an engine serves this user already: end it by `bywire engine down`")]
+    Occupied,
+    /// The service has ended, or does not answer any more.
+    #[error("the pairing service has ended")]
+    ServiceEnded,
+    /// The kernel refused what an engine needs.
+    #[error("the kernel refused what an engine needs: {0}")]
+    System(#[from] Errno),
+}
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Engine {
+    pairing: PairingClient,
+    poller: Poller,
+    /// Connections that the service was told to pair.
+    asked: HashMap<u64, Asked>,
+    served: HashMap<u64, Entry>,
+    /// The names of connections that are looked at in each tick.
+    active: Vec<u64>,
+    /// The names of the others. Those that have ended since are left out at their turn.
+    quiet: Vec<u64>,
+    /// The place in `quiet` from which the next look goes on.
+    turn: usize,
+    programs: HashMap<u32, Rc<Program>>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Entry {
+    connection: Served,
+    /// Looks in a row that found nothing.
+    idle: u32,
+    /// The kernel takes no more bytes, and the poller says when it does.
+    is_full: bool,
+    is_active: bool,
+    /// The bytes of the connection when it was quiet last.
+    bytes_before: u64,
+    /// Times in a row that it got quiet after few bytes.
+    small_bursts: u32,
+}
+
+impl Entry {
+    fn new(connection: Served) -> Self {
+        Self { connection, idle: 0, is_full: false, is_active: true, bytes_before: 0, small_bursts: 0 }
+    }
+
+    /// It gets quiet. Returns whether it was so too often after a few bytes.
+    fn has_little(&mut self) -> bool {
+        let bytes = self.connection.bytes();
+        let is_small = bytes - std::mem::replace(&mut self.bytes_before, bytes) < BURST_BYTES;
+        self.small_bursts = if is_small { self.small_bursts + 1 } else { 0 };
+        self.small_bursts >= SMALL_BURSTS_MAX
+    }
+}
+
+impl Engine {
+    /// Connects to the pairing service at `path`, and serves this user's programs from then on.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn start(path: &Path) -> Result<Self, EngineError> {
+        let _ = limits::raise_descriptor_limit(DESCRIPTORS);
+        // An engine that may not have them waits its turn like others.
+        let _ = scheduling::take_short_slices(SLICE);
+        let pairing =
+            PairingClient::connect(path).map_err(|error| EngineError::Service(path.to_owned(), error))?;
+        let mut poller = Poller::new()?;
+        poller.add(pairing.socket(), SERVICE)?;
+        let accepted = loop {
+            match pairing.hear().map_err(|_| EngineError::ServiceEnded)? {
+                Some(Told::Accepted) => break true,
+                Some(Told::Occupied) => break false,
+                Some(_) => {}
+                None => drop(
+                    poller.wait(Some(Duration::from_secs(2)))?.first().ok_or(EngineError::ServiceEnded)?,
+                ),
+            }
+        };
+        if !accepted {
+            return Err(EngineError::Occupied);
+        }
+        poller.add(pairing.doorbell(), DOORBELL)?;
+        Ok(Self {
+            pairing,
+            poller,
+            asked: HashMap::new(),
+            served: HashMap::new(),
+            active: Vec::new(),
+            quiet: Vec::new(),
+            turn: 0,
+            programs: HashMap::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Serves until `stop` can be read, a caller of `control` asks for the end, or the service ends. Then every program
+    /// takes its connections back.
+    ///
+    /// # Errors
+    /// [`EngineError::ServiceEnded`], or the error of the kernel if it cannot wait.
+    pub fn serve(
+        &mut self,
+        control: &ControlSocket,
+        stop: &impl std::os::fd::AsFd,
+    ) -> Result<(), EngineError> {
+        self.poller.add(control.listener(), CONTROL)?;
+        self.poller.add(stop, STOP)?;
+        let ended = self.serve_until(control);
+        self.end();
+        ended
+    }
+
+    fn serve_until(&mut self, control: &ControlSocket) -> Result<(), EngineError> {
+        let mut idle_ticks = 0;
+        loop {
+            let has_moved = self.look_at_active() | self.look_at_quiet(QUIET_AT_ONCE);
+            let has_more_to_say = self.pairing.say_what_waits();
+            idle_ticks = if has_moved || has_more_to_say { 0 } else { idle_ticks + 1 };
+            let timeout = if idle_ticks < IDLE_TICKS_MAX { Some(TICK) } else { None };
+            let ready = match timeout {
+                Some(_) => self.poller.wait(timeout)?.to_vec(),
+                None => self.sleep()?,
+            };
+            for tag in ready {
+                match tag {
+                    STOP => return Ok(()),
+                    SERVICE => self.hear()?,
+                    CONTROL => {
+                        if control.answer(|request| self.answer(request)) == Some(Request::Down) {
+                            return Ok(());
+                        }
+                    }
+                    DOORBELL => {
+                        self.pairing.doorbell().drain();
+                        doorbell_rule::take(&Mapped::new(self.pairing.page()));
+                        self.look_at_quiet(usize::MAX);
+                    }
+                    name => self.hear_of(name),
+                }
+                idle_ticks = 0;
+            }
+        }
+    }
+
+    /// Sleeps until something happens, unless something has happened that no doorbell tells.
+    fn sleep(&mut self) -> Result<Vec<u64>, Errno> {
+        doorbell_rule::announce(&Mapped::new(self.pairing.page()));
+        let has_news = self.served.values().any(|entry| !entry.is_full && entry.connection.has_news());
+        let timeout = if has_news { Some(Duration::ZERO) } else { None };
+        let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
+        doorbell_rule::rise(&Mapped::new(self.pairing.page()));
+        if has_news {
+            self.look_at_quiet(usize::MAX);
+        }
+        ready
+    }
+
+    /// Looks at each connection that was busy lately.
+    fn look_at_active(&mut self) -> bool {
+        let mut names = std::mem::take(&mut self.active);
+        let mut has_moved = false;
+        names.retain(|name| match self.look(*name) {
+            None => false,
+            Some(Look::Idle) => self.stays_active(*name),
+            Some(look) => {
+                has_moved |= look == Look::Moved;
+                true
+            }
+        });
+        names.append(&mut self.active);
+        self.active = names;
+        has_moved
+    }
+
+    /// Counts a look that found nothing. `false`: the connection is quiet from here on, or the program's again.
+    fn stays_active(&mut self, name: u64) -> bool {
+        let Some(entry) = self.served.get_mut(&name) else { return false };
+        entry.idle += 1;
+        entry.is_active = entry.idle < QUIET_LOOKS;
+        if entry.is_active {
+            return true;
+        }
+        if entry.has_little() {
+            self.end_connection(name);
+        } else {
+            self.quiet.push(name);
+        }
+        false
+    }
+
+    /// Looks at so many quiet connections, in turn. Those that have something become active.
+    fn look_at_quiet(&mut self, most: usize) -> bool {
+        let mut has_moved = false;
+        for _ in 0..most.min(self.quiet.len()) {
+            if self.turn >= self.quiet.len() {
+                self.turn = 0;
+            }
+            let Some(name) = self.quiet.get(self.turn).copied() else { break };
+            let is_quiet = match self.look(name) {
+                None => false,
+                Some(Look::Idle) => true,
+                Some(look) => {
+                    has_moved |= look == Look::Moved;
+                    self.activate(name);
+                    false
+                }
+            };
+            if is_quiet {
+                self.turn += 1;
+            } else {
+                self.quiet.swap_remove(self.turn);
+            }
+        }
+        has_moved
+    }
+
+    fn activate(&mut self, name: u64) {
+        if let Some(entry) = self.served.get_mut(&name) {
+            entry.is_active = true;
+            entry.idle = 0;
+            self.active.push(name);
+        }
+    }
+
+    /// Looks at one connection. `None`: it is over.
+    fn look(&mut self, name: u64) -> Option<Look> {
+        let entry = self.served.get_mut(&name)?;
+        if entry.is_full {
+            return Some(Look::Full);
+        }
+        let before = entry.connection.bytes();
+        let look = entry.connection.look();
+        self.counts.bytes += entry.connection.bytes() - before;
+        match look {
+            Look::Idle => {}
+            Look::Moved => entry.idle = 0,
+            Look::Full => {
+                entry.is_full = self.poller.await_writable(&entry.connection, name).is_ok();
+            }
+            Look::Over => {
+                self.end_connection(name);
+                return None;
+            }
+        }
+        Some(look)
+    }
+
+    /// The kernel takes bytes of this connection again, or has ended it. Of the end it tells the program, which takes its
+    /// direction back.
+    fn hear_of(&mut self, name: u64) {
+        let Some(entry) = self.served.get_mut(&name) else { return };
+        let is_watched = self.poller.pause(&entry.connection, name).is_ok();
+        entry.is_full = false;
+        if entry.connection.has_ended() || !is_watched {
+            self.end_connection(name);
+        } else {
+            self.look(name);
+        }
+    }
+
+    fn hear(&mut self) -> Result<(), EngineError> {
+        for _ in 0..PACKETS_AT_ONCE {
+            let Some(told) = self.pairing.hear().map_err(|_| EngineError::ServiceEnded)? else {
+                return Ok(());
+            };
+            self.act(told);
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, told: Told) {
+        match told {
+            Told::Take { name, socket } => self.take(name, socket),
+            Told::Paired { name, program, doorbell, page, segment } => {
+                let Some(asked) = self.asked.remove(&name) else { return };
+                let program = match self.programs.get(&program) {
+                    Some(known) => Some(Rc::clone(known)),
+                    None => Program::new(doorbell, &page).ok().map(|new| {
+                        let new = Rc::new(new);
+                        self.programs.insert(program, Rc::clone(&new));
+                        new
+                    }),
+                };
+                let connection = program.and_then(|program| asked.paired(program, &segment).ok());
+                match connection.filter(|connection| self.poller.add_paused(connection, name).is_ok()) {
+                    Some(connection) => {
+                        self.served.insert(name, Entry::new(connection));
+                        self.active.push(name);
+                        self.counts.relayed += 1;
+                        self.counts.relayed_ever += 1;
+                    }
+                    // The program's direction never leaves the kernel: nobody has prepared.
+                    None => self.pairing.end(name, 0),
+                }
+            }
+            Told::Refused { name } => {
+                if let Some(asked) = self.asked.remove(&name) {
+                    asked.release();
+                }
+            }
+            Told::Gone { name } => {
+                self.pairing.has_heard(name);
+                if let Some(entry) = self.served.get_mut(&name) {
+                    entry.connection.note_gone();
+                    self.look(name);
+                }
+            }
+            Told::Accepted | Told::Occupied | Told::Nothing => {}
+        }
+    }
+
+    fn take(&mut self, name: u64, socket: OwnedFd) {
+        if self.served.len() + self.asked.len() >= CONNECTIONS_MAX {
+            return self.refuse(name, socket);
+        }
+        match Asked::new(socket) {
+            Ok((asked, head)) => {
+                self.asked.insert(name, asked);
+                self.pairing.offer(name, head);
+            }
+            Err((socket, _)) => self.refuse(name, socket),
+        }
+    }
+
+    fn refuse(&mut self, name: u64, socket: OwnedFd) {
+        self.counts.refused += 1;
+        deferred::close_socket(socket);
+        self.pairing.refuse(name);
+    }
+
+    fn end_connection(&mut self, name: u64) {
+        let Some(entry) = self.served.remove(&name) else { return };
+        self.poller.remove(&entry.connection);
+        let bytes = entry.connection.bytes();
+        entry.connection.release();
+        self.counts.relayed -= 1;
+        self.pairing.end(name, bytes);
+        self.programs.retain(|_, program| Rc::strong_count(program) > 1);
+    }
+
+    fn answer(&self, request: Request) -> Counts {
+        match request {
+            Request::Status | Request::Down => self.counts,
+        }
+    }
+
+    /// Gives every direction back. Bytes that the kernel takes are sent before.
+    fn end(&mut self) {
+        let names: Vec<u64> = self.served.keys().copied().collect();
+        let end = std::time::Instant::now() + LAST_WAIT;
+        while std::time::Instant::now() < end
+            && names.iter().any(|name| self.look(*name) == Some(Look::Moved))
+        {}
+        names.into_iter().for_each(|name| self.end_connection(name));
+        self.asked.drain().for_each(|(_, asked)| asked.release());
+        self.pairing.leave();
+    }
+}

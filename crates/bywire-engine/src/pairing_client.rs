@@ -1,0 +1,173 @@
+//! The engine as a client of the pairing service: how it announces itself, and what the service tells it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use bywire_pairing::protocol::{
+    DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, link,
+};
+use bywire_ring::owner;
+use bywire_ring::stream::rest_bytes;
+use bywire_sys::Errno;
+use bywire_sys::deferred::ReceivedFd;
+use bywire_sys::life::Life;
+use bywire_sys::memory::{Mapping, in_two};
+use bywire_sys::socket::{Received, Socket};
+use bywire_sys::wake::Eventfd;
+
+/// A message of the pairing service to an engine.
+#[derive(Debug)]
+pub enum Told {
+    /// It serves this user's programs from now on.
+    Accepted,
+    /// Another engine serves this user.
+    Occupied,
+    /// It may serve this connection, under this name.
+    Take { name: u64, socket: OwnedFd },
+    /// The connection of this name is paired with the program of this number.
+    Paired { name: u64, program: u32, doorbell: OwnedFd, page: OwnedFd, segment: Vec<OwnedFd> },
+    /// The connection of this name is not paired after all.
+    Refused { name: u64 },
+    /// The program of the connection of this name has ended it, or itself.
+    Gone { name: u64 },
+    /// Something that needs no answer.
+    Nothing,
+}
+
+/// The connection with the service, and what the engine passes to programs.
+#[derive(Debug)]
+pub struct PairingClient {
+    socket: Socket,
+    doorbell: Eventfd,
+    life: Life,
+    /// Packets for which the service had no room, with the head of a segment if they bring one.
+    waiting: VecDeque<(Packet, Option<OwnedFd>)>,
+    /// The rest of every segment that the engine makes: no byte of it is ever written.
+    rest: OwnedFd,
+}
+
+impl PairingClient {
+    /// Connects to the service at `path`, and offers to serve by relaying. The calling thread is the one whose end the
+    /// programs see.
+    ///
+    /// # Errors
+    /// The error of the kernel: nobody listens there, or there is no memory.
+    pub fn connect(path: &Path) -> Result<Self, Errno> {
+        let doorbell = Eventfd::new()?;
+        doorbell.mark(DOORBELL_MARK)?;
+        let (page, page_file) = Mapping::create("bywire-engine", PAGE_BYTES)?;
+        let life = Life::begin(page, owner::MUTEX_OFFSET)?;
+        let rest = in_two::emptiable("bywire-engine", rest_bytes())?;
+        let socket = Socket::connect(path)?;
+        let hello = Packet { number: std::process::id(), first: VERSION, ..Packet::new(Kind::Hello, 0) };
+        socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;
+        let serve = Packet { code: link::RELAY, ..Packet::new(Kind::Serve, 0) };
+        socket.send(&serve.encode(), &[])?;
+        Ok(Self { socket, doorbell, life, waiting: VecDeque::new(), rest })
+    }
+
+    /// The socket, to be polled.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// The doorbell that programs ring while the page says that the engine sleeps.
+    pub fn doorbell(&self) -> &Eventfd {
+        &self.doorbell
+    }
+
+    /// The page that programs look at.
+    pub fn page(&self) -> &Mapping {
+        self.life.memory()
+    }
+
+    /// Offers the segment whose head is in this file for a connection.
+    pub fn offer(&mut self, name: u64, head: OwnedFd) {
+        self.say(Packet::new(Kind::Taken, name), Some(head));
+    }
+
+    /// Refuses a connection.
+    pub fn refuse(&mut self, name: u64) {
+        self.say(Packet::new(Kind::Taken, name), None);
+    }
+
+    /// A connection is over for the engine, which has taken so many bytes out of the program's ring.
+    pub fn end(&mut self, name: u64, bytes: u64) {
+        self.say(Packet { second: bytes, ..Packet::new(Kind::End, name) }, None);
+    }
+
+    /// The engine has heard that the program of this connection has gone.
+    pub fn has_heard(&mut self, name: u64) {
+        self.say(Packet::new(Kind::Gone, name), None);
+    }
+
+    /// The engine ends in order.
+    pub fn leave(&mut self) {
+        self.say(Packet::new(Kind::Leave, 0), None);
+    }
+
+    fn say(&mut self, packet: Packet, head: Option<OwnedFd>) {
+        self.waiting.push_back((packet, head));
+        self.say_what_waits();
+    }
+
+    /// Sends packets for which there was no room before. Returns whether some still wait. A service that has gone is noticed
+    /// when it is heard next.
+    pub fn say_what_waits(&mut self) -> bool {
+        while let Some((packet, head)) = self.waiting.front() {
+            let files: Vec<BorrowedFd<'_>> = match head {
+                Some(head) => vec![head.as_fd(), self.rest.as_fd()],
+                None => Vec::new(),
+            };
+            if self.socket.send(&packet.encode(), &files) == Err(Errno::AGAIN) {
+                return true;
+            }
+            self.waiting.pop_front();
+        }
+        false
+    }
+
+    /// The next thing that the service has told, if there is one.
+    ///
+    /// # Errors
+    /// [`Errno::PIPE`] if the service has gone, or tells something that it must not.
+    pub fn hear(&self) -> Result<Option<Told>, Errno> {
+        let mut buffer = [0; PACKET_BYTES];
+        match self.socket.receive(&mut buffer)? {
+            Received::Nothing => Ok(None),
+            Received::Closed => Err(Errno::PIPE),
+            Received::Packet(length, files) => {
+                let packet = buffer.get(..length).and_then(Packet::decode).ok_or(Errno::PIPE)?;
+                let files = files.into_iter().map(ReceivedFd::into_inner).collect();
+                Ok(Some(told(&packet, files)))
+            }
+        }
+    }
+}
+
+fn told(packet: &Packet, mut files: Vec<OwnedFd>) -> Told {
+    let name = packet.token;
+    match (packet.kind, Verdict::of(packet.code)) {
+        (Kind::Take, _) if files.len() == 1 => {
+            files.pop().map_or(Told::Nothing, |socket| Told::Take { name, socket })
+        }
+        (Kind::Gone, _) => Told::Gone { name },
+        (Kind::Answer, Some(Verdict::Waiting)) if name == 0 => Told::Accepted,
+        (Kind::Answer, _) if name == 0 => Told::Occupied,
+        // The head of the segment, the doorbell, the page, and the rest of the segment if there is one.
+        (Kind::Answer, Some(Verdict::Paired)) if files.len() >= 3 => {
+            let rest = files.split_off(3);
+            let mut files = files.into_iter();
+            match (files.next(), files.next(), files.next()) {
+                (Some(head), Some(doorbell), Some(page)) => {
+                    let segment = std::iter::once(head).chain(rest).collect();
+                    Told::Paired { name, program: packet.number, doorbell, page, segment }
+                }
+                _ => Told::Refused { name },
+            }
+        }
+        (Kind::Answer, _) => Told::Refused { name },
+        _ => Told::Nothing,
+    }
+}

@@ -1,0 +1,73 @@
+//! Engines: programs that stand in for ends that are not in this machine's memory.
+//!
+//! A program whose offer waits may seek an engine of its own user. The engine gets the connection, and answers by a
+//! segment. From then on the two programs are a pair like any other. The engine hears of the end of the other program
+//! from the service, because the connection's descriptor that it holds keeps the kernel from telling anybody.
+
+use std::collections::{HashMap, VecDeque};
+
+/// All engines, and what they serve or were asked to serve.
+#[derive(Debug, Default)]
+pub struct Engines {
+    pub by_user: HashMap<u32, Engine>,
+    /// Requests that were not answered yet, by their names.
+    pub takes: HashMap<u64, Take>,
+    /// Ends of programs that are over, and of which their engines were not told yet: the names of each engine.
+    ended: HashMap<u64, VecDeque<u64>>,
+    /// Ends of programs that an engine serves: the engine, and its name for the connection.
+    pub served: HashMap<(u64, u64), (u64, u64)>,
+}
+
+/// A program that serves its user as an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// Its number among the programs.
+    pub tag: u64,
+    /// The links that it serves.
+    pub links: u8,
+}
+
+/// A connection that an engine may serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Take {
+    /// The engine that was asked.
+    pub engine: u64,
+    /// The program that seeks it,
+    pub program: u64,
+    /// its name for the connection,
+    pub token: u64,
+    /// and the link.
+    pub link: u8,
+}
+
+impl Engines {
+    /// The links that this user's programs may seek.
+    pub fn links(&self, user: u32) -> u8 {
+        self.by_user.get(&user).map_or(0, |engine| engine.links)
+    }
+
+    /// Forgets a program, as an engine and as one that is served.
+    pub fn dismiss(&mut self, tag: u64) {
+        self.by_user.retain(|_, engine| engine.tag != tag);
+        self.takes.retain(|_, take| take.engine != tag && take.program != tag);
+        self.served.retain(|_, (engine, _)| *engine != tag);
+        self.ended.remove(&tag);
+    }
+
+    /// This end of a program is over. Returns the engine that serves it, which is to be told.
+    pub fn end(&mut self, tag: u64, token: u64) -> Option<u64> {
+        let (engine, name) = self.served.remove(&(tag, token))?;
+        self.ended.entry(engine).or_default().push_back(name);
+        Some(engine)
+    }
+
+    /// The next name of which an engine is to be told that its connection is over.
+    pub fn next_ended(&mut self, engine: u64) -> Option<u64> {
+        self.ended.get_mut(&engine)?.pop_front()
+    }
+
+    /// Returns whether an engine was asked for this end of a program, and has not answered yet.
+    pub fn is_asked(&self, program: u64, token: u64) -> bool {
+        self.takes.values().any(|take| (take.program, take.token) == (program, token))
+    }
+}
