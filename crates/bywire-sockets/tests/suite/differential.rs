@@ -147,6 +147,8 @@ struct Driver {
     is_in_ring: [bool; 2],
     /// The last registration in its set is edge-triggered.
     is_by_edge: [bool; 2],
+    /// That registration has reported that everything has hung up.
+    has_hung_up: [bool; 2],
     /// Its messages say what is left behind them.
     reports_left: [bool; 2],
     reached: Reached,
@@ -192,6 +194,7 @@ impl Driver {
             is_deaf: [false; 2],
             is_in_ring: [false; 2],
             is_by_edge: [false; 2],
+            has_hung_up: [false; 2],
             reports_left: [false; 2],
             reached: Reached::default(),
             text: String::new(),
@@ -351,7 +354,16 @@ impl Driver {
         let (mut status, mut events) = test_service::wait(self.sets[end]);
         if self.is_by_edge[end] && (self.is_shut[end] || !has_exact_room) {
             // The kernel reports room again when the other end has acknowledged the shutdown, whenever that is.
-            events.iter_mut().for_each(|event| *event &= !(libc::EPOLLOUT as u32));
+            // A report of room, of which a Unix socket makes many, repeats that everything has hung up.
+            let hung_up = libc::EPOLLHUP as u32;
+            for event in &mut events {
+                let has_room = *event & libc::EPOLLOUT as u32 != 0;
+                *event &= !(libc::EPOLLOUT as u32);
+                if has_room && !has_exact_room && self.has_hung_up[end] {
+                    *event &= !hung_up;
+                }
+            }
+            self.has_hung_up[end] |= events.iter().any(|event| event & hung_up != 0);
             events.retain(|event| *event != 0);
             status = status.min(events.len() as i64);
         }
@@ -372,6 +384,7 @@ impl Driver {
         if status == 0 {
             let is_by_edge = events & libc::EPOLLET as u32 != 0;
             self.is_by_edge[end] = is_by_edge && operation != libc::EPOLL_CTL_DEL;
+            self.has_hung_up[end] = false;
         }
         self.say(&format!("control {end} {operation} {events:#x}"), status);
     }
