@@ -123,7 +123,9 @@ impl Connection {
         let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
         // Such an end sends no more, and a Unix socket has hung up then if it receives no more either.
         let is_refused = flags & DEAF != 0 && ended & (FINISHED | SHUT) != 0 && ended & HUNG_UP == 0;
-        if !is_told && !is_left && !is_both && !is_refused {
+        // A killed end announces nothing, and an end of the stream may keep the caller from asking.
+        let may_be_killed = || ended & (FINISHED | HUNG_UP) == FINISHED && self.is_due_to_ask();
+        if !is_told && !is_left && !is_both && !is_refused && !may_be_killed() {
             return ended;
         }
         self.ask_kernel();

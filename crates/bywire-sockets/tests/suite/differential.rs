@@ -354,15 +354,12 @@ impl Driver {
         let (mut status, mut events) = test_service::wait(self.sets[end]);
         if self.is_by_edge[end] && (self.is_shut[end] || !has_exact_room) {
             // The kernel reports room again when the other end has acknowledged the shutdown, whenever that is.
-            // A report of room, of which a Unix socket makes many, repeats that everything has hung up.
+            // A Unix socket repeats that everything has hung up: with its room, and when the other end is closed.
             let hung_up = libc::EPOLLHUP as u32;
-            for event in &mut events {
-                let has_room = *event & libc::EPOLLOUT as u32 != 0;
-                *event &= !(libc::EPOLLOUT as u32);
-                if has_room && !has_exact_room && self.has_hung_up[end] {
-                    *event &= !hung_up;
-                }
+            if !has_exact_room && self.has_hung_up[end] {
+                events.clear();
             }
+            events.iter_mut().for_each(|event| *event &= !(libc::EPOLLOUT as u32));
             self.has_hung_up[end] |= events.iter().any(|event| event & hung_up != 0);
             events.retain(|event| *event != 0);
             status = status.min(events.len() as i64);
@@ -596,9 +593,9 @@ impl Driver {
     }
 
     fn shut(&mut self, end: usize) {
-        // The kernel reports everything again after a shutdown that fails, and of a Unix socket to the other end.
-        let hears = if is_unix() { 1 - end } else { end };
-        if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[hears] {
+        // The kernel reports everything again after a shutdown that changes nothing, and of a Unix socket to both ends.
+        let is_watched = self.is_by_edge[end] || is_unix() && self.is_by_edge[1 - end];
+        if self.draw.below(2) == 0 || self.is_shut[end] && is_watched {
             return;
         }
         if is_unix() && self.draw.below(3) == 0 {
