@@ -254,7 +254,7 @@ fn receive_carried(
             Step::End if connection.begin_rest() => continue,
             Step::End => {
                 if done > 0 && waits_for_all {
-                    forgo_error(connection);
+                    connection.forgo_error();
                 }
                 return done as isize;
             }
@@ -276,7 +276,7 @@ fn receive_carried(
                     continue;
                 }
                 if received > 0 && waits_for_all && (received as usize) < total && is_over(connection) {
-                    forgo_error(connection);
+                    connection.forgo_error();
                 }
                 return received;
             }
@@ -313,14 +313,6 @@ fn receive_carried(
         if let Some(result) = after_sleep(connection, woken, done + seen) {
             return result;
         }
-    }
-}
-
-/// As in the kernel: a Unix receive that waits for all of its bytes takes an error that it does not report.
-#[cold]
-fn forgo_error(connection: &Connection) {
-    if connection.is_unix() {
-        errno::keep(|| connection.discard_error());
     }
 }
 
@@ -409,7 +401,7 @@ fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
         Ok(Source::Kernel) if STREAM.route(&connection.remote) != Ok(Route::Kernel) => {
-            kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
+            kernel::queued(connection.fd).is_some_and(|queued| queued > 0) && !connection.is_before_urgent()
         }
         _ => false,
     }
@@ -641,6 +633,9 @@ fn back_in_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: 
 
 /// Receives what is there right now; `Real`: nothing.
 fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
+    if done > 0 && connection.is_before_urgent() {
+        return Step::Last(0);
+    }
     let flags = flags | libc::MSG_DONTWAIT;
     let (received, is_last) = receive_noting(connection, parts, done, flags, usize::MAX);
     count(connection.shared, flags, received);

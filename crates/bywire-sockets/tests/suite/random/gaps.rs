@@ -51,7 +51,9 @@ const OFF: [(&str, IsMeant); 8] = [
                     && !peer.has_shut_sending
                     && !is_watched
                     && !ends.contains(&(*connection, 1 - side));
-                found.is_busy || peer.is_full && !goes_on
+                // What this end owes for a peer that was handed on comes as that one reads.
+                let owes = found.is_unix() && found.ends[*side].is_full && peer.was_handed_on;
+                found.is_busy || owes || peer.is_full && !goes_on
             })
         },
     ),

@@ -229,6 +229,11 @@ impl Play<'_> {
 
     pub(super) fn set(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        // The kernel begins a receive anew behind each handler with `SA_RESTART`, and then finds that it must not wait
+        // (docs/sockets.md).
+        if matches!(step.way, 0 | 1 | 6) && self.is_alarmed(connection, side) {
+            return Ok(false);
+        }
         let order = Order { milliseconds: step.size as i32, ..self.order(step, Operation::Set) };
         let reply = self.both(step.actor, order)?;
         let end = &mut self.model.connections[connection].ends[side];
@@ -244,6 +249,14 @@ impl Play<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Whether alarms come while an actor sleeps in a receive of that end.
+    fn is_alarmed(&self, connection: usize, side: usize) -> bool {
+        self.model.actors.iter().filter(|actor| actor.is_alive).filter_map(|actor| actor.pending).any(|pending| {
+            matches!(pending.sleeps, Sleeps::Receive { connection: at, side: end, .. } if (at, end) == (connection, side))
+                && self.steps[pending.step].to > 0
+        })
     }
 
     pub(super) fn shutdown(&mut self, step: &Step) -> Checked<bool> {

@@ -359,11 +359,16 @@ impl Model {
                 (ends[side].is_closed, ends[side].was_killed) = (true, by_signal);
                 let is_shut = ends[side].has_shut_sending && ends[side].has_shut_receiving;
                 ends[1 - side].expects_reset |= has_unread || (ends[side].lingers && !is_unix);
-                // A reset discards what the kernel has not sent yet. A Unix stream loses what a killed end owes, and the
-                // kernel does not tell an end that was killed from one that has shut down both ways.
+                // A reset discards what the kernel has not sent yet. A Unix stream loses what a killed end owes. The kernel
+                // does not tell a killed end from one that has shut down both ways, and knows nothing of bytes that are left
+                // unread in a ring because it has no room for them.
                 let is_torn = match is_unix {
                     false => by_signal || (ends[side].is_full && ends[1 - side].expects_reset),
-                    true => by_signal && ((ends[side].is_full && found.has_left) || (is_shut && has_unread)),
+                    true => {
+                        let peer = ends[1 - side];
+                        by_signal && ((ends[side].is_full && found.has_left) || (is_shut && has_unread))
+                            || has_unread && peer.is_full && peer.was_handed_on
+                    }
                 };
                 found.is_cut |= is_torn;
                 // Nobody reads it any more.

@@ -600,7 +600,6 @@ impl<'a> Play<'a> {
             }
             if takes {
                 self.took(connection, side, [reply.result; 2]);
-                self.model.settle_closed(false);
             }
         }
     }
@@ -624,6 +623,10 @@ impl<'a> Play<'a> {
         for (run, length) in lengths.iter().enumerate() {
             self.model.connections[connection].ends[side].received[run] += (*length).max(0) as u64;
         }
+        // What came with them is closed, unless somebody has received it.
+        if self.model.connections[connection].is_unix() {
+            self.model.settle_closed(false);
+        }
     }
 
     // Bytes.
@@ -645,7 +648,10 @@ impl<'a> Play<'a> {
             return Ok(false);
         }
         // The actor may die of it, and a transfer with it.
-        let is_over = ends[side].expects_reset || ends[side].has_shut_sending;
+        let is_over = ends[side].expects_reset
+            || ends[side].has_shut_sending
+            || ends[1 - side].is_closed
+            || ends[1 - side].has_shut_receiving;
         if is_over && self.model.transfers(self.model.actors[step.actor].process) {
             return Ok(false);
         }
