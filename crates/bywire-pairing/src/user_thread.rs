@@ -39,7 +39,7 @@ enum Entry {
 pub fn admit(shared: &Arc<Shared>, socket: Socket) {
     let Ok(caller) = socket.credentials() else { return };
     let user = caller.uid;
-    let parent = u32::try_from(caller.pid).ok().and_then(process::parent);
+    let parent = parent(&socket);
     // A refused socket is dropped here, after the lock.
     let socket = Arc::new(socket);
     let mut own = None;
@@ -61,6 +61,14 @@ pub fn admit(shared: &Arc<Shared>, socket: Socket) {
             }
         }
     }
+}
+
+/// The parent of the process at the other end, if that has not ended.
+fn parent(socket: &Socket) -> Option<u32> {
+    let (pid, process) = (socket.credentials().ok()?.pid, socket.watch_process().ok()?);
+    let parent = process::parent(u32::try_from(pid).ok()?);
+    // The number that was looked up may be another process's once this one has ended.
+    parent.filter(|_| !process::has_ended(&process))
 }
 
 /// Adds a program to those that its user's thread serves. The first program of a user brings `own`, the poller that
@@ -135,4 +143,41 @@ fn attend(shared: &Shared, tag: u64, interrupter: &Interrupter) {
         }
     }
     // The poller is level-triggered, so the remaining packets are reported again.
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use bywire_sys::listener::Listener;
+
+    use super::*;
+
+    /// Tells the process at the other end where to connect.
+    const PATH: &str = "BYWIRE_TEST_PATH";
+
+    #[test]
+    fn the_parent_of_a_process_is_known_while_it_runs() {
+        if let Some(path) = std::env::var_os(PATH) {
+            let _connected = Socket::connect(Path::new(&path)).expect("connect");
+            let _end = std::io::stdin().read(&mut [0]);
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = Listener::bind(&path).expect("listen");
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command.args(bywire_testing::alone("the_parent_of_a_process_is_known_while_it_runs"));
+        let mut child = command.env(PATH, &path).stdin(Stdio::piped()).spawn().expect("it starts");
+        let socket = bywire_testing::eventually("it connects", || listener.accept().expect("accept"));
+        assert_eq!(parent(&socket), Some(std::process::id()));
+        drop(child.stdin.take());
+        // It has ended, and its number is its own until it is waited for.
+        bywire_testing::eventually("it ends", || socket.peer_has_ended().then_some(()));
+        assert!(process::parent(child.id()).is_some());
+        assert_eq!(parent(&socket), None);
+        assert!(child.wait().expect("ours").success());
+    }
 }

@@ -15,6 +15,7 @@ use bywire_ring::stream::{BROKEN_OFF, DEAF, HALF, LEAVING, OWES, Route};
 
 use crate::connection::sockets::{Connection, STREAM, Socket};
 use crate::memory::arena::{FAILED, HUNG_UP, SHUT, SHUT_SENDING, TOLD_LOSS};
+use crate::os::errno;
 use crate::os::kernel::{self, ByteCounts, Room};
 
 /// The ends that the kernel tells of by `poll`.
@@ -139,6 +140,20 @@ impl Connection {
     pub fn note_told(&self, number: i32) {
         if number == libc::ECONNRESET && (self.is_unix() || self.is_relayed()) {
             self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the next byte in the kernel is urgent. A receive of a Unix stream that has others ends before it.
+    pub fn is_before_urgent(&self) -> bool {
+        self.is_unix() && kernel::is_at_mark(self.fd)
+    }
+
+    /// Takes the error that a Unix receive takes in the kernel, and does not report, if it waits for all of its bytes and has
+    /// some of them.
+    #[cold]
+    pub fn forgo_error(&self) {
+        if self.is_unix() {
+            let _taken = errno::keep(|| self.take_any_error());
         }
     }
 

@@ -43,10 +43,11 @@ impl Connection {
         self.take_error()
     }
 
-    /// Discards the error, wherever it is kept.
-    pub fn discard_error(&self) {
+    /// Takes the error, wherever it is kept.
+    pub fn take_any_error(&self) -> Option<i32> {
         self.ask_kernel();
-        let _taken = (self.take_error(), kernel::number(self.fd, libc::SOL_SOCKET, libc::SO_ERROR));
+        let kernels = kernel::number(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).filter(|number| *number != 0);
+        self.take_error().or(kernels)
     }
 
     /// Returns whether the program has not seen the error yet.

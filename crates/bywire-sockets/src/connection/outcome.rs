@@ -54,7 +54,10 @@ pub fn of(socket: &Socket) -> Option<Outcome> {
         (None, stage::PLAIN) if let Some(reason) = policy::given_up() => reason,
         (None, stage::WAITING) if has_waited(shared) => Reason::Plain,
         (None, stage::PAIRED) if calls >= TRIES_MIN => Reason::Waiting,
-        (None, stage::PLAIN) if calls == 0 => Reason::Shared,
+        (None, stage::PLAIN) => {
+            let hindered = shared.hindered.load(Ordering::Relaxed);
+            hindered.checked_sub(1).and_then(Reason::of).unwrap_or(Reason::Short)
+        }
         (None, _) => Reason::Short,
     };
     Some(Outcome::Kernel(reason))

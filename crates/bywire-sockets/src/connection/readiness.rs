@@ -11,8 +11,10 @@ use crate::os::kernel;
 
 /// `EPOLLIN` and its equivalent for ordinary data.
 pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-/// `EPOLLOUT` and its equivalent for ordinary data.
-pub const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// `EPOLLOUT` and its equivalents, for ordinary data and for others.
+pub const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32 | OUT_OF_BAND;
+/// Room for other data, which only a Unix socket reports.
+const OUT_OF_BAND: u32 = libc::EPOLLWRBAND as u32;
 /// The peer has finished.
 pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 /// Reported whether requested or not.
@@ -41,6 +43,15 @@ impl Ready {
 impl Connection {
     /// Looks at the connection for a caller that waits for `wanted`.
     pub fn ready(&self, wanted: u32) -> Ready {
+        let mut ready = self.look(wanted);
+        if !self.is_unix() {
+            ready.bits &= !OUT_OF_BAND;
+        }
+        ready
+    }
+
+    #[inline(always)]
+    fn look(&self, wanted: u32) -> Ready {
         self.serve();
         let ended = self.ended();
         if self.is_broken() && self.is_dissolved() {
@@ -123,7 +134,9 @@ impl Connection {
         let is_both = ended & (SHUT_SENDING | FINISHED) == SHUT_SENDING | FINISHED && ended & HUNG_UP == 0;
         // Such an end sends no more, and a Unix socket has hung up then if it receives no more either.
         let is_refused = flags & DEAF != 0 && ended & (FINISHED | SHUT) != 0 && ended & HUNG_UP == 0;
-        if !is_told && !is_left && !is_both && !is_refused {
+        // A killed end announces nothing, and an end of the stream may keep the caller from asking.
+        let may_be_killed = || ended & (FINISHED | HUNG_UP) == FINISHED && self.is_due_to_ask();
+        if !is_told && !is_left && !is_both && !is_refused && !may_be_killed() {
             return ended;
         }
         self.ask_kernel();

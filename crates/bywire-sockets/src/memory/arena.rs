@@ -117,6 +117,8 @@ pub struct SharedSocket {
     pub stage: AtomicU32,
     /// Why it is never carried, plus one. 0: it may be carried.
     pub never: AtomicU8,
+    /// Why the last attempt to offer it was none, plus one. 0: there was none, or it was offered.
+    pub hindered: AtomicU8,
     /// Bits of `poll` that never go away again: peer finished, hung up, failed.
     pub ended: AtomicU8,
     /// Every byte before the cut-over has been read out of the kernel.
@@ -250,6 +252,7 @@ impl SharedSocket {
         self.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         for field in [
             &self.never,
+            &self.hindered,
             &self.ended,
             &self.drained,
             &self.awaited,

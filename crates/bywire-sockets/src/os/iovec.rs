@@ -46,11 +46,6 @@ impl<'a> Buffers<'a> {
         Self { control: Some(control), ..self }
     }
 
-    /// Returns whether the kernel has put control data into that room.
-    pub fn has_control_data(&self) -> bool {
-        self.control.is_some_and(|control| control.written_bytes.get() > 0)
-    }
-
     /// The first bytes of these buffers, as many as can be read. If not all can, they are whole pieces: the kernel, too,
     /// sends nothing of a piece that it cannot read whole.
     pub fn readable(&self) -> Self {
@@ -183,23 +178,27 @@ impl Control {
 }
 
 /// Receives a message into the first `count` of these parts, and the control data that comes with them into the room of
-/// the buffers.
+/// the buffers. Returns as well whether there was control data, with room for it or without.
 pub fn receive_by(
     buffers: &Buffers,
     parts: &mut [iovec],
     count: usize,
     receive: impl FnOnce(*mut msghdr) -> isize,
-) -> isize {
+) -> (isize, bool) {
     let mut message = message(parts, count);
-    let Some(control) = buffers.control else { return receive(&raw mut message) };
-    message.msg_control = control.room;
-    message.msg_controllen = control.room_bytes;
+    if let Some(control) = buffers.control {
+        message.msg_control = control.room;
+        message.msg_controllen = control.room_bytes;
+    }
     let received = receive(&raw mut message);
-    if received >= 0 {
+    if received < 0 {
+        return (received, false);
+    }
+    if let Some(control) = buffers.control {
         control.written_bytes.set(message.msg_controllen);
         control.flags.set(message.msg_flags);
     }
-    received
+    (received, message.msg_controllen > 0 || message.msg_flags & libc::MSG_CTRUNC != 0)
 }
 
 /// The first `count` parts of one list, followed by another list.

@@ -334,6 +334,17 @@ pub fn make_room(fd: i32, bytes: usize) {
     set_number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, -1);
 }
 
+/// Whether the next byte to be received is urgent.
+pub fn is_at_mark(fd: i32) -> bool {
+    /// Of linux/sockios.h.
+    const SIOCATMARK: usize = 0x8905;
+    let mut found = 0i32;
+    let Some(_own) = own_call::begin() else { return false };
+    // SAFETY: the request writes one int.
+    let status = unsafe { real::ioctl(fd, SIOCATMARK, (&raw mut found).cast()) };
+    status == 0 && found != 0
+}
+
 /// Sends what the kernel holds back for a fuller segment, by Nagle's algorithm or `TCP_CORK`. The options stay as they
 /// are.
 pub fn push(fd: i32) {

@@ -13,7 +13,7 @@ use bywire_ring::stream::{SEGMENT_BYTES, Window};
 use crate::connection::sockets::{self, STREAM, Socket};
 use crate::connection::{idle_memory, options, owed, policy};
 use crate::epoll::control;
-use crate::memory::arena::{self, stage};
+use crate::memory::arena::{self, SharedSocket, stage};
 use crate::memory::lock::{Lock, rank};
 use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
@@ -125,7 +125,7 @@ fn offer(socket: &Socket) {
     }
     // Acquire: pairs with the changes of the count in `sockets::count_fork` and `sockets::let_go`.
     if shared.processes.load(Ordering::Acquire) != 1 {
-        return;
+        return hinder(shared, Reason::Shared);
     }
     // A failed attempt is not repeated at once.
     shared.calls.store(0, Ordering::Relaxed);
@@ -133,12 +133,13 @@ fn offer(socket: &Socket) {
         return socket.stay(Reason::Refused);
     };
     if !account.is_established {
-        return;
+        return hinder(shared, Reason::Short);
     }
     // SeqCst, both: pair with the additions in `sockets::KernelCall`. The byte counts are complete when nobody is
     // inside.
     let is_quiet = shared.kernel_readers.load(Ordering::SeqCst) == 0
         && shared.kernel_writers.load(Ordering::SeqCst) == 0;
+    shared.hindered.store(0, Ordering::Relaxed);
     if is_quiet && !account.is_steady {
         return;
     }
@@ -216,6 +217,11 @@ fn seek_engine(socket: &Socket) {
             listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
         }
     }
+}
+
+/// Notes why a socket is not offered now. A later call may offer it.
+fn hinder(shared: &SharedSocket, reason: Reason) {
+    shared.hindered.store(reason as u8 + 1, Ordering::Relaxed);
 }
 
 /// Whether the service listens just now, without an unanswered offer. It is waited for once; a later answer is read
@@ -598,8 +604,12 @@ fn prepare(socket: &Socket) {
         });
     if !agrees {
         passage::open(&shared.stage, stage::PAIRED);
-        if !sleepers && account.is_none_or(|account| account.is_steady) {
-            socket.stay(Reason::Unseen);
+        match account {
+            _ if sleepers => {}
+            // The other end has gone meanwhile, or either has shut down.
+            Some(account) if !account.is_established => socket.stay(Reason::Short),
+            Some(account) if !account.is_steady => {}
+            _ => socket.stay(Reason::Unseen),
         }
         return;
     }

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use bywire_ring::passage;
 use libc::{pollfd, sigset_t, timespec};
 
+use crate::connection::readiness::OUT;
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::nested;
 use crate::memory::arena::{FINISHED, HUNG_UP, stage};
@@ -277,10 +278,14 @@ fn merge(file: &pollfd, place: &pollfd) -> i16 {
     let ended = connection.shared.ended.load(Ordering::Relaxed);
     let mut bits = place.revents;
     if connection.owes() {
-        bits &= !(libc::POLLOUT | libc::POLLWRNORM);
+        bits &= !(OUT as i16);
     }
     if ended & (FINISHED | HUNG_UP) != 0 {
         bits |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    }
+    // The kernel does not know of bytes that a closed end has left unread in memory.
+    if ended & HUNG_UP != 0 && connection.has_error() {
+        bits |= libc::POLLERR;
     }
     bits & (file.events | always)
 }

@@ -1,5 +1,6 @@
 //! Receiving on the program's sockets.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
@@ -149,8 +150,7 @@ fn count(shared: &SharedSocket, flags: i32, received: isize) {
 enum Step {
     /// This many bytes were received.
     Received(usize),
-    /// The same from a kernel that ends a receive for reasons of its own, where a piece has come with something that is no
-    /// byte.
+    /// The same, and the last of them have come with descriptors: a receive of the kernel's ends behind these.
     Last(usize),
     /// There is nothing.
     Empty,
@@ -243,13 +243,7 @@ fn receive_carried(
                 continue;
             }
             Step::Last(received) => {
-                done += received;
-                // The kernel ends a receive behind descriptors, whose room the next ones need.
-                if done >= total || !waits_for_all || parts.has_control_data() {
-                    return done as isize;
-                }
-                fruitless = 0;
-                continue;
+                return (done + received) as isize;
             }
             Step::Again => continue,
             Step::Unbacked => {
@@ -261,9 +255,8 @@ fn receive_carried(
             Step::Moment if is_short(&mut moment) => continue,
             Step::End if connection.begin_rest() => continue,
             Step::End => {
-                // As in the kernel: a Unix receive that waits for all of its bytes takes an error that it does not report.
-                if done > 0 && waits_for_all && connection.is_unix() {
-                    connection.discard_error();
+                if done > 0 && waits_for_all {
+                    connection.forgo_error();
                 }
                 return done as isize;
             }
@@ -283,6 +276,9 @@ fn receive_carried(
                 count(connection.shared, flags, received);
                 if received == 0 && total > 0 && connection.begin_rest() {
                     continue;
+                }
+                if received > 0 && waits_for_all && (received as usize) < total && is_over(connection) {
+                    connection.forgo_error();
                 }
                 return received;
             }
@@ -407,7 +403,7 @@ fn has_more(connection: &Connection) -> bool {
     match connection.source() {
         Ok(Source::Ring(available)) => available > 0,
         Ok(Source::Kernel) if STREAM.route(&connection.remote) != Ok(Route::Kernel) => {
-            kernel::queued(connection.fd).is_some_and(|queued| queued > 0)
+            kernel::queued(connection.fd).is_some_and(|queued| queued > 0) && !connection.is_before_urgent()
         }
         _ => false,
     }
@@ -530,6 +526,14 @@ impl Step {
             other => other,
         }
     }
+
+    /// The last bytes of a receive, if they have come with descriptors.
+    fn or_last(self, is_last: bool) -> Self {
+        match self {
+            Self::Received(received) if is_last => Self::Last(received),
+            other => other,
+        }
+    }
 }
 
 /// The writer is in the kernel. So this thread sleeps there, counted, and the writer's last piece wakes it at the
@@ -551,18 +555,22 @@ fn sleep_in_kernel(
     let step = match route {
         Ok(Route::Kernel) if done > 0 => receive_rest(connection, parts, done, flags),
         Ok(Route::Kernel) => {
+            let ends = Cell::new(false);
             let received = paying(connection.fd, flags, || {
-                receive_now(connection, parts, done, flags & !libc::MSG_WAITALL, usize::MAX)
+                let flags = flags & !libc::MSG_WAITALL;
+                let (received, is_last) = receive_noting(connection, parts, done, flags, usize::MAX);
+                ends.set(is_last);
+                received
             });
             count(connection.shared, flags, received);
-            of_kernel(received)
+            of_kernel(received).or_last(ends.get())
         }
         _ => Step::Again,
     };
     if !sleeping.end(|| connection.leave_kernel(thread::number())) && !connection.is_as_it_was(use_of_place) {
         // A handler has closed it. The bytes received belong to this call.
         return Ok(match step {
-            Step::Received(_) | Step::End => step,
+            Step::Received(_) | Step::Last(_) | Step::End => step,
             _ => Step::Failed(libc::EINTR),
         });
     }
@@ -627,12 +635,15 @@ fn back_in_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: 
 
 /// Receives what is there right now; `Real`: nothing.
 fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags: i32) -> Step {
-    let received = receive_now(connection, parts, done, flags | libc::MSG_DONTWAIT, usize::MAX);
+    if done > 0 && connection.is_before_urgent() {
+        return Step::Last(0);
+    }
+    let flags = flags | libc::MSG_DONTWAIT;
+    let (received, is_last) = receive_noting(connection, parts, done, flags, usize::MAX);
     count(connection.shared, flags, received);
     match of_kernel(received) {
         Step::Empty => Step::Real,
-        Step::Received(received) if connection.is_unix() => Step::Last(received),
-        step => step,
+        step => step.or_last(is_last),
     }
 }
 
@@ -687,20 +698,32 @@ fn has_ended(connection: &Connection) -> bool {
 }
 
 fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32, limit: usize) -> isize {
+    receive_noting(connection, parts, done, flags, limit).0
+}
+
+/// The same. Returns as well whether the bytes have come with descriptors.
+fn receive_noting(
+    connection: &Connection,
+    parts: &Buffers,
+    done: usize,
+    flags: i32,
+    limit: usize,
+) -> (isize, bool) {
     // An error is for a call that has received nothing. This call would consume it.
     if done > 0 && is_over(connection) {
-        return 0;
+        return (0, false);
     }
     let (mut space, count) = parts.window(done, limit);
-    let Some(own) = own_call::begin() else { return errno::fail(libc::EAGAIN) };
+    let Some(own) = own_call::begin() else { return (errno::fail(libc::EAGAIN), false) };
     if flags & libc::MSG_DONTWAIT == 0 {
         // Nobody can wake it.
         drop(own);
     }
     // SAFETY: the program's own buffers, as the program has passed them.
-    iovec::receive_by(parts, &mut space, count, |message| unsafe {
+    let (received, is_with) = iovec::receive_by(parts, &mut space, count, |message| unsafe {
         real::recvmsg(connection.fd, message, flags)
-    })
+    });
+    (received, is_with && connection.is_unix())
 }
 
 fn of_kernel(received: isize) -> Step {

@@ -253,6 +253,15 @@ fn send_within(
                 count(connection.shared, sent);
                 return sent;
             }
+            // As in the kernel: a call that has slept takes the error of bytes that were left unread, even if it reports
+            // what it has sent.
+            Step::Refused if waiting.is_some() && connection.is_unix() => {
+                let error = errno::keep(|| connection.take_any_error());
+                return match error {
+                    Some(number) if done == 0 => errno::fail(number),
+                    _ => broken_pipe(done, flags),
+                };
+            }
             Step::Refused if done > 0 => return done as isize,
             Step::Refused if connection.is_refused() => return broken_pipe(0, flags),
             // A Unix socket keeps its error for a receive.

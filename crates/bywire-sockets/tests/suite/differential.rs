@@ -166,6 +166,8 @@ struct Driver {
     is_in_ring: [bool; 2],
     /// The last registration in its set is edge-triggered.
     is_by_edge: [bool; 2],
+    /// That registration has reported that everything has hung up.
+    has_hung_up: [bool; 2],
     /// Its messages say what is left behind them.
     reports_left: [bool; 2],
     reached: Reached,
@@ -214,6 +216,7 @@ impl Driver {
             is_deaf: [false; 2],
             is_in_ring: [false; 2],
             is_by_edge: [false; 2],
+            has_hung_up: [false; 2],
             reports_left: [false; 2],
             reached: Reached::default(),
             text: String::new(),
@@ -391,7 +394,13 @@ impl Driver {
         let (mut status, mut events) = test_service::wait(self.sets[end]);
         if self.is_by_edge[end] && (self.is_shut[end] || !has_exact_room) {
             // The kernel reports room again when the other end has acknowledged the shutdown, whenever that is.
+            // A Unix socket repeats that everything has hung up: with its room, and when the other end is closed.
+            let hung_up = libc::EPOLLHUP as u32;
+            if !has_exact_room && self.has_hung_up[end] {
+                events.clear();
+            }
             events.iter_mut().for_each(|event| *event &= !(libc::EPOLLOUT as u32));
+            self.has_hung_up[end] |= events.iter().any(|event| event & hung_up != 0);
             events.retain(|event| *event != 0);
             status = status.min(events.len() as i64);
         }
@@ -412,6 +421,7 @@ impl Driver {
         if status == 0 {
             let is_by_edge = events & libc::EPOLLET as u32 != 0;
             self.is_by_edge[end] = is_by_edge && operation != libc::EPOLL_CTL_DEL;
+            self.has_hung_up[end] = false;
         }
         self.say(&format!("control {end} {operation} {events:#x}"), status);
     }
@@ -626,9 +636,9 @@ impl Driver {
     }
 
     fn shut(&mut self, end: usize) {
-        // The kernel reports everything again after a shutdown that fails, and of a Unix socket to the other end.
-        let hears = if is_unix() { 1 - end } else { end };
-        if self.draw.below(2) == 0 || self.is_shut[end] && self.is_by_edge[hears] {
+        // The kernel reports everything again after a shutdown that changes nothing, and of a Unix socket to both ends.
+        let is_watched = self.is_by_edge[end] || is_unix() && self.is_by_edge[1 - end];
+        if self.draw.below(2) == 0 || self.is_shut[end] && is_watched {
             return;
         }
         if is_unix() && self.draw.below(3) == 0 {

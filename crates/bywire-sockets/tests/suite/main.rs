@@ -29,5 +29,6 @@ mod situations;
 mod test_service;
 mod threads;
 mod unix;
+mod unix_ends;
 mod users;
 mod waking;

@@ -17,7 +17,7 @@ use bywire_testing::{number, repetitions};
 use crate::random::channel::Programs;
 use crate::random::play::{Counts, Mismatch, Play};
 use crate::random::step::{Draw, Kind, Step};
-use crate::test_service::TestService;
+use crate::test_service::{Domain, TestService};
 
 /// Steps of one script.
 const STEPS: usize = 40;
@@ -28,6 +28,8 @@ const FOUND: [u64; 18] = [
     778, 3690, 4322, 4719, 6963, 13_816, 57_510, 72_932, 82_273, 87_724, 94_156, 99_531, 200_811, 201_541,
     202_223, 203_178, 203_857, 203_860,
 ];
+/// The same for scripts with Unix streams.
+const FOUND_UNIX: [u64; 0] = [];
 /// Some steps mostly wait, so there are more workers than cores.
 const WORKERS: usize = 6;
 /// Shorter scripts that are tried for a failing one.
@@ -40,10 +42,19 @@ const SHORTENING: Duration = Duration::from_secs(40);
 
 #[test]
 fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
+    compare_scripts(Domain::Tcp, &FOUND);
+}
+
+#[test]
+fn random_programs_have_the_same_outcome_carried_and_over_unix_streams() {
+    compare_scripts(Domain::Unix, &FOUND_UNIX);
+}
+
+fn compare_scripts(domain: Domain, found: &[u64]) {
     let service = TestService::new();
     let Some(program) = service.compiled("suite/random/actor.c", "actor", &["-pthread"]) else { return };
     let (first, count) = (number("BYWIRE_SEED", 0), repetitions("BYWIRE_SEEDS", [200, 1000, 100_000]));
-    let found = FOUND.iter().filter(|_| first == 0).map(|seed| (*seed..seed + 1, false));
+    let found = found.iter().filter(|_| first == 0).map(|seed| (*seed..seed + 1, false));
     // More seeds if a kind of step was not reached: that depends on the service's speed.
     let most = if count < 500 { count } else { 2 * count };
     let ranges = (first..first + most).step_by(BATCH as usize);
@@ -57,7 +68,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     // With it all seeds are run, and failing scripts are not shortened.
     let goes_on = std::env::var_os("BYWIRE_GOES_ON").is_some();
     let (shortage, is_over) = (Shortage(Mutex::new(None)), AtomicBool::new(false));
-    let trial = Trial { service: &service, program: &program, counts: &counts, shortage: &shortage };
+    let trial = Trial { domain, service: &service, program: &program, counts: &counts, shortage: &shortage };
     std::thread::scope(|scope| {
         scope.spawn(|| shortage.watch(&is_over));
         let workers: Vec<_> = (0..WORKERS)
@@ -67,7 +78,7 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
                         let Some((seeds, is_more)) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else {
                             return;
                         };
-                        if *is_more && missing(&counts.lock().expect("no panic")).is_empty() {
+                        if *is_more && missing(domain, &counts.lock().expect("no panic")).is_empty() {
                             return;
                         }
                         // Before the lock: a thread that held it meanwhile would be the only one at work.
@@ -86,14 +97,14 @@ fn random_programs_have_the_same_outcome_carried_and_over_tcp() {
     println!("steps on carried connections: {:?}", counts.done);
     counts.left_out.iter().for_each(|(gap, count)| println!("{count} steps left out: {gap}"));
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
-    let missing = missing(&counts);
+    let missing = missing(domain, &counts);
     // A few selected seeds may have none.
     assert!(count < 500 || missing.is_empty(), "nothing carried was there for {missing:?}");
 }
 
 /// The kinds of steps that no carried connection has met.
-fn missing(counts: &Counts) -> Vec<Kind> {
-    Kind::all().filter(|kind| !counts.done.contains_key(kind)).collect()
+fn missing(domain: Domain, counts: &Counts) -> Vec<Kind> {
+    Kind::all(domain).filter(|kind| !counts.done.contains_key(kind)).collect()
 }
 
 fn programs(service: &TestService, program: &Path, seed: u64) -> [Programs; 2] {
@@ -102,6 +113,7 @@ fn programs(service: &TestService, program: &Path, seed: u64) -> [Programs; 2] {
 
 /// What every batch needs.
 struct Trial<'a> {
+    domain: Domain,
     service: &'a TestService,
     program: &'a Path,
     counts: &'a Mutex<Counts>,
@@ -129,22 +141,21 @@ fn go_through(trial: &Trial, seeds: std::ops::Range<u64>, goes_on: bool) -> Vec<
 }
 
 fn batch(trial: &Trial, seeds: std::ops::Range<u64>, is_shortened: bool) -> Result<(), (u64, String)> {
-    let Trial { service, program, counts, .. } = *trial;
+    let Trial { domain, service, program, counts, .. } = *trial;
     if seeds.is_empty() {
         return Ok(());
     }
     let mut both = programs(service, program, seeds.start);
     for seed in seeds {
         let started = Instant::now();
-        let (outcome, steps, text, done) = generate(&mut both, seed);
+        let (outcome, steps, text, done) = generate(&mut both, Draw::new(seed, domain));
         if std::env::var_os("BYWIRE_TEST_TIMES").is_some() {
             eprintln!("seed {seed}: {} steps, {} ms", steps.len(), started.elapsed().as_millis());
         }
         counts.lock().expect("no panic").add(&done);
         if let Err(Mismatch(reason)) = outcome {
             eprintln!("seed {seed}: {reason}\n{text}");
-            let short =
-                if is_shortened { shorten(service, program, seed, steps, &reason) } else { String::new() };
+            let short = if is_shortened { shorten(trial, seed, steps, &reason) } else { String::new() };
             return Err((seed, format!("seed {seed}: {reason}\n{text}\n{short}")));
         }
         if !both.iter_mut().all(Programs::clear) {
@@ -198,8 +209,8 @@ impl Shortage {
 type Generated = (Result<(), Mismatch>, Vec<Step>, String, Counts);
 
 /// Draws a script and runs it.
-fn generate(both: &mut [Programs; 2], seed: u64) -> Generated {
-    let (mut draw, mut steps) = (Draw::new(seed), Vec::new());
+fn generate(both: &mut [Programs; 2], mut draw: Draw) -> Generated {
+    let mut steps = Vec::new();
     let mut play = Play::new(both, None);
     let mut outcome = play.begin(&mut draw);
     for _ in 0..STEPS * 20 {
@@ -223,7 +234,7 @@ fn generate(both: &mut [Programs; 2], seed: u64) -> Generated {
 }
 
 /// The shortest script that still fails, found by leaving out steps.
-fn shorten(service: &TestService, program: &Path, seed: u64, steps: Vec<Step>, reason: &str) -> String {
+fn shorten(trial: &Trial, seed: u64, steps: Vec<Step>, reason: &str) -> String {
     let (mut best, mut found) = (steps, None);
     let (mut tries, started) = (0, Instant::now());
     let mut size = best.len().div_ceil(2).max(1);
@@ -234,7 +245,7 @@ fn shorten(service: &TestService, program: &Path, seed: u64, steps: Vec<Step>, r
             let mut fewer = best.clone();
             fewer.drain(at..(at + size).min(best.len()));
             tries += 1;
-            match replay(service, program, seed, &fewer, reason) {
+            match replay(trial, seed, &fewer, reason) {
                 Some(text) => (best, found, is_shorter) = (fewer, Some(text), true),
                 None => at += size,
             }
@@ -251,10 +262,10 @@ fn shorten(service: &TestService, program: &Path, seed: u64, steps: Vec<Step>, r
 }
 
 /// The difference, if there still is one.
-fn replay(service: &TestService, program: &Path, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
-    let mut both = programs(service, program, seed);
+fn replay(trial: &Trial, seed: u64, steps: &[Step], failure: &str) -> Option<String> {
+    let mut both = programs(trial.service, trial.program, seed);
     let mut play = Play::new(&mut both, Some(Duration::from_secs(2)));
-    let mut outcome = play.begin(&mut Draw::new(seed));
+    let mut outcome = play.begin(&mut Draw::new(seed, trial.domain));
     for step in steps {
         if outcome.is_ok() {
             outcome = play.apply(*step).map(drop);

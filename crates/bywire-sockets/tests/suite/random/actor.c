@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -30,6 +31,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,7 +55,7 @@ struct reply {
 enum operation {
     LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, SEND_ALL, RECEIVE_ALL, FILL, POLL, NEW_SET, CONTROL, WAIT, DUPLICATE,
     CLOSE, PASS, TAKE, FORK, EXEC, SPAWN, THREAD, SHUTDOWN, HANDLE, HANDLED, LOOK, SET, SETTLE, SETTLE_END, LIMIT,
-    SANDBOX, EXIT, REAP, MOVED, RUN, ADOPT, SETTLE_SHUT,
+    SANDBOX, EXIT, REAP, MOVED, RUN, ADOPT, SETTLE_SHUT, ATTACH,
 };
 
 static char *buffers[CHANNELS];
@@ -111,29 +113,57 @@ static void bound_buffers(int fd, const struct request *order) {
     if (receives != 0) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receives, sizeof receives);
 }
 
-static long at_loopback(const struct request *order, struct reply *reply) {
-    int one = 1, fd = -1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
+/* Ways to connect, the same numbers as in model.rs. */
+enum { BY_TCP, BY_PATH, BY_ABSTRACT_NAME };
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in tcp;
+    struct sockaddr_un local;
+};
+
+/* The address with this number: a port, or the number in a name. */
+static socklen_t name_address(union address *address, int way, int number) {
+    char *name = address->local.sun_path + (way == BY_ABSTRACT_NAME);
+    memset(address, 0, sizeof *address);
+    if (way == BY_TCP) {
+        address->tcp.sin_family = AF_INET;
+        address->tcp.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        address->tcp.sin_port = htons((uint16_t)number);
+        return sizeof address->tcp;
+    }
+    address->local.sun_family = AF_UNIX;
+    return (socklen_t)(name - (char *)address) + (socklen_t)snprintf(name, 32, "bywire-random-%d", number);
+}
+
+static long make_connection(const struct request *order, struct reply *reply) {
+    int one = 1, fd = -1, is_tcp = order->way == BY_TCP;
+    /* Processes of both runs listen in one directory. */
+    int number = order->operation == CONNECT ? order->to : is_tcp ? 0 : getpid() * 8 + order->to;
+    union address address;
+    socklen_t length = name_address(&address, order->way, number);
     switch (order->operation) {
     case LISTEN:
-        fd = socket(AF_INET, SOCK_STREAM, 0);
+        fd = socket(address.any.sa_family, SOCK_STREAM, 0);
         bound_buffers(fd, order);
-        if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 4) != 0) return -1;
-        getsockname(fd, (struct sockaddr *)&address, &length);
-        reply->more = ntohs(address.sin_port);
+        if (bind(fd, &address.any, length) != 0 || listen(fd, 4) != 0) return -1;
+        if (is_tcp) getsockname(fd, &address.any, &length);
+        reply->more = is_tcp ? ntohs(address.tcp.sin_port) : (uint64_t)number;
         return fd;
     case CONNECT:
-        fd = socket(AF_INET, SOCK_STREAM, 0);
+        fd = socket(address.any.sa_family, SOCK_STREAM, 0);
         bound_buffers(fd, order);
-        address.sin_port = htons((uint16_t)order->to);
-        if (connect(fd, (struct sockaddr *)&address, length) != 0) return -1;
+        if (connect(fd, &address.any, length) != 0) return -1;
+        if (order->way == BY_PATH) unlink(address.local.sun_path);
         break;
     default:
         fd = accept(order->fd, NULL, NULL);
+        bound_buffers(fd, order);
     }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_INQ, &one, sizeof one);
+    if (is_tcp) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        setsockopt(fd, IPPROTO_TCP, TCP_INQ, &one, sizeof one);
+    }
     return fd;
 }
 
@@ -174,19 +204,20 @@ static long send_once(int fd, int way, int flags, char *bytes, size_t size) {
     }
 }
 
-/* A message says what is left behind it, if there is room for that. */
+/* A message of TCP says what is left behind it, and one of a Unix stream may have a descriptor, if there is room for that. */
 struct control {
     _Alignas(struct cmsghdr) char bytes[64];
 };
 
-static uint64_t left_behind(const struct msghdr *message) {
-    int left = -1;
+/* A number of this kind that has come with a message, plus one. 0: none. */
+static uint64_t number_in(const struct msghdr *message, int level) {
+    int number = -1;
     struct cmsghdr *header = CMSG_FIRSTHDR(message);
-    if (header != NULL && header->cmsg_level == IPPROTO_TCP) memcpy(&left, CMSG_DATA(header), sizeof left);
-    return (uint64_t)left + 1;
+    if (header != NULL && header->cmsg_level == level) memcpy(&number, CMSG_DATA(header), sizeof number);
+    return (uint64_t)number + 1;
 }
 
-static long receive_left(int fd, int way, int flags, char *bytes, size_t size, uint64_t *left) {
+static long receive_with(int fd, int way, int flags, char *bytes, size_t size, struct reply *reply) {
     struct iovec parts[2] = {{bytes, size / 3}, {bytes + size / 3, size - size / 3}};
     struct control control;
     struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
@@ -195,7 +226,8 @@ static long receive_left(int fd, int way, int flags, char *bytes, size_t size, u
                     : way == 5 ? recvmmsg(fd, &message, 1, flags, NULL)
                                : syscall(SYS_recvmmsg, fd, &message, 1, flags, NULL);
     if (received < 0) return -1;
-    *left = left_behind(&message.msg_hdr);
+    reply->more = number_in(&message.msg_hdr, IPPROTO_TCP);
+    reply->detail = number_in(&message.msg_hdr, SOL_SOCKET);
     return way == 3 ? received : (long)message.msg_len;
 }
 
@@ -231,7 +263,7 @@ static long move_once(const struct request *order, struct reply *reply, char *by
     }
     if (order->milliseconds > 0) alarms(order->milliseconds);
     moved = order->to != 0 && (order->way == 3 || order->way == 5 || order->way == 9)
-                ? receive_left(order->fd, order->way, order->flags, bytes, size, &reply->more)
+                ? receive_with(order->fd, order->way, order->flags, bytes, size, reply)
                 : receive_once(order->fd, order->way, order->flags, bytes, size);
     if (order->milliseconds > 0) {
         int error = errno;
@@ -349,28 +381,31 @@ static long close_one(const struct request *order) {
     }
 }
 
+/* Sends bytes with one descriptor. */
+static long send_with(int fd, char *bytes, size_t size, int passed) {
+    struct control control;
+    struct iovec part = {bytes, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof passed)};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof passed);
+    memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    return sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
 /* One descriptor through the mailbox, which everybody has. */
 static long pass(const struct request *order) {
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
+    struct reply found = {0};
     char byte = 0;
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    int fd = -1;
-    if (order->operation == PASS) {
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &order->fd, sizeof(int));
-        return sendmsg(MAILBOX, &message, 0);
-    }
-    if (recvmsg(MAILBOX + 1, &message, order->flags) != 1) return -1;
-    header = CMSG_FIRSTHDR(&message);
-    if (header != NULL) memcpy(&fd, CMSG_DATA(header), sizeof(int));
-    return fd;
+    if (order->operation == PASS) return send_with(MAILBOX, &byte, 1, order->fd);
+    return receive_with(MAILBOX + 1, 3, order->flags, &byte, 1, &found) == 1 ? (long)found.detail - 1 : -1;
+}
+
+/* One descriptor in the middle of a stream. */
+static long attach(const struct request *order, char *bytes) {
+    write_pattern(bytes, order->position, order->size);
+    return send_with(order->fd, bytes, order->size, order->to);
 }
 
 static char *words[] = {"actor", NULL, NULL};
@@ -468,10 +503,10 @@ static long look(const struct request *order, struct reply *reply) {
         break;
     }
     default: {
-        struct sockaddr_in address;
+        union address address;
         length = sizeof address;
-        status = getpeername(order->fd, (struct sockaddr *)&address, &length);
-        value = status == 0 ? address.sin_family : 0;
+        status = getpeername(order->fd, &address.any, &length);
+        value = status == 0 ? address.any.sa_family : 0;
     }
     }
     reply->more = (uint64_t)value;
@@ -576,11 +611,18 @@ static long reap(const struct request *order, struct reply *reply) {
     return 0;
 }
 
-/* How many bytes have gone through the kernel, and which ways have not: by its own account. */
+/* How many bytes have gone through the kernel, and which ways have not: by its own account. For a Unix socket, which counts
+ * none, the memory of what nobody has read yet. */
 static long moved(const struct request *order, struct reply *reply) {
     struct { struct tcp_info old; uint64_t more[20]; } found;
-    socklen_t length = sizeof found;
-    long status = getsockopt(order->fd, IPPROTO_TCP, TCP_INFO, &found, &length);
+    uint32_t memory[SK_MEMINFO_VARS];
+    socklen_t length = sizeof found, memory_length = sizeof memory;
+    long status;
+    if (order->way != BY_TCP) {
+        status = getsockopt(order->fd, SOL_SOCKET, SO_MEMINFO, memory, &memory_length);
+        return status == 0 ? (long)memory[SK_MEMINFO_WMEM_ALLOC] : -1;
+    }
+    status = getsockopt(order->fd, IPPROTO_TCP, TCP_INFO, &found, &length);
     memcpy(&reply->result, (char *)&found + 200, 8);
     memcpy(&reply->more, (char *)&found + 128, 8);
     return status == 0 ? reply->result : -1;
@@ -593,7 +635,7 @@ static long control(const struct request *order) {
 
 static long perform(const struct request *order, struct reply *reply, char *bytes) {
     switch (order->operation) {
-    case LISTEN: case CONNECT: case ACCEPT: return at_loopback(order, reply);
+    case LISTEN: case CONNECT: case ACCEPT: return make_connection(order, reply);
     case SEND: case RECEIVE: return move_once(order, reply, bytes);
     case SEND_ALL: case RECEIVE_ALL: case FILL: return move_all(order, reply, bytes);
     case POLL: return poll_one(order, reply);
@@ -603,6 +645,7 @@ static long perform(const struct request *order, struct reply *reply, char *byte
     case DUPLICATE: return duplicate(order);
     case CLOSE: return close_one(order);
     case PASS: case TAKE: return pass(order);
+    case ATTACH: return attach(order, bytes);
     case FORK: return fork_actor(order);
     case EXEC: return execv("/proc/self/exe", words_of(order->to));
     case SPAWN: return spawn_actor(order);

@@ -57,6 +57,7 @@ pub enum Operation {
     Run,
     Adopt,
     SettleShut,
+    Attach,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +125,8 @@ impl Programs {
             let places = theirs.clone();
             let mut command = service.command(program, calls);
             command.arg((ACTORS + founder).to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+            // Where they listen by path.
+            command.current_dir(service.path(""));
             // SAFETY: system calls alone, between fork and exec, on descriptors that are open.
             unsafe {
                 command.pre_exec(move || {

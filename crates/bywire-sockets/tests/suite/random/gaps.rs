@@ -6,7 +6,7 @@ use crate::random::step::{Kind, Step};
 type IsMeant = fn(&Model, &Step) -> bool;
 
 /// The reasons, each with the steps that it concerns.
-const OFF: [(&str, IsMeant); 6] = [
+const OFF: [(&str, IsMeant); 8] = [
     (
         "a set that is inherited through exec: behind it are other faults, of a close under a receive and of full rings",
         |model, step| {
@@ -22,6 +22,21 @@ const OFF: [(&str, IsMeant); 6] = [
             is_shut && model.under_way(PLAIN, *connection, *side) > 0
         })
     }),
+    ("handing on an end of a Unix stream that has shut down receiving, with bytes unread", |model, step| {
+        brought_back(model, step).iter().any(|(connection, side)| {
+            let found = &model.connections[*connection];
+            let is_deaf = found.is_unix() && found.ends[*side].has_shut_receiving;
+            is_deaf && model.under_way(PLAIN, *connection, *side) > 0
+        })
+    }),
+    (
+        "an edge-triggered registration for the room of a Unix stream, which the kernel reports at each read (docs/carried-connections.md)",
+        |model, step| {
+            let end = (step.kind == Kind::Control).then(|| model.end_of(step.actor, step.fd)).flatten();
+            let is_meant = step.flags & libc::EPOLLET != 0 && step.flags & libc::EPOLLOUT != 0;
+            is_meant && end.is_some_and(|(connection, _)| model.connections[connection].is_unix())
+        },
+    ),
     // The last bytes of an ended stream that exceed the kernel's room cannot be returned (docs/sockets.md).
     (
         "handing on an end whose peer was handed on, or has ended its stream, with a full ring: it is reset",
@@ -36,7 +51,9 @@ const OFF: [(&str, IsMeant); 6] = [
                     && !peer.has_shut_sending
                     && !is_watched
                     && !ends.contains(&(*connection, 1 - side));
-                found.is_busy || peer.is_full && !goes_on
+                // What this end owes for a peer that was handed on comes as that one reads.
+                let owes = found.is_unix() && found.ends[*side].is_full && peer.was_handed_on;
+                found.is_busy || owes || peer.is_full && !goes_on
             })
         },
     ),
@@ -97,6 +114,9 @@ fn becomes_another(step: &Step) -> bool {
 fn brought_back(model: &Model, step: &Step) -> Vec<(usize, usize)> {
     if step.kind == Kind::Pass {
         return model.end_of(step.actor, step.fd).into_iter().collect();
+    }
+    if step.kind == Kind::Attach {
+        return model.end_of(step.actor, step.to).into_iter().collect();
     }
     if !becomes_another(step) && step.kind != Kind::Sandbox {
         return Vec::new();

@@ -136,7 +136,7 @@ impl Play<'_> {
 
     /// A thread that moves bytes may be about to have its connection carried. The library then opens a descriptor for a
     /// moment, as docs/sockets.md says, and a new descriptor of the program gets the next number.
-    fn numbers_differ(&self, actor: usize) -> bool {
+    pub(super) fn numbers_differ(&self, actor: usize) -> bool {
         self.model.transfers(self.model.actors[actor].process)
     }
 
@@ -229,6 +229,11 @@ impl Play<'_> {
 
     pub(super) fn set(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        // The kernel begins a receive anew behind each handler with `SA_RESTART`, and then finds that it must not wait
+        // (docs/sockets.md).
+        if matches!(step.way, 0 | 1 | 6) && self.is_alarmed(connection, side) {
+            return Ok(false);
+        }
         let order = Order { milliseconds: step.size as i32, ..self.order(step, Operation::Set) };
         let reply = self.both(step.actor, order)?;
         let end = &mut self.model.connections[connection].ends[side];
@@ -246,6 +251,14 @@ impl Play<'_> {
         Ok(true)
     }
 
+    /// Whether alarms come while an actor sleeps in a receive of that end.
+    fn is_alarmed(&self, connection: usize, side: usize) -> bool {
+        self.model.actors.iter().filter(|actor| actor.is_alive).filter_map(|actor| actor.pending).any(|pending| {
+            matches!(pending.sleeps, Sleeps::Receive { connection: at, side: end, .. } if (at, end) == (connection, side))
+                && self.steps[pending.step].to > 0
+        })
+    }
+
     pub(super) fn shutdown(&mut self, step: &Step) -> Checked<bool> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let reply = self.both(step.actor, self.order(step, Operation::Shutdown))?;
@@ -256,7 +269,7 @@ impl Play<'_> {
             // What has not fitted is answered by a reset if it must go through the kernel.
             let is_over = end.has_shut_receiving && end.has_shut_sending;
             let found = &mut self.model.connections[connection];
-            found.is_cut |= is_over && found.ends[1 - side].is_full;
+            found.is_cut |= is_over && found.ends[1 - side].is_full && !found.is_unix();
         }
         Ok(true)
     }
@@ -278,9 +291,16 @@ impl Play<'_> {
 
     /// The sender of unread bytes does its part at its next call, which is made now. If nobody can make one, bytes may
     /// be late, or lost with their sender, as docs/sockets.md says.
-    fn has_left(&mut self, connection: usize, side: usize) -> Checked<()> {
+    pub(super) fn has_left(&mut self, connection: usize, side: usize) -> Checked<()> {
         self.model.connections[connection].has_left = true;
         self.model.connections[connection].ends[side].was_handed_on = true;
+        let found = &mut self.model.connections[connection];
+        // The kernel knows nothing of bytes that were left unread in a ring, so it tells no other program of them.
+        if found.is_unix() && found.ends[side].expects_reset {
+            (found.is_cut, found.is_late) = (true, true);
+            return Ok(());
+        }
+        let has_rest = !found.is_unix() || !found.ends[1 - side].was_killed;
         if self.model.under_way(PLAIN, connection, side) == 0 {
             return Ok(());
         }
@@ -288,7 +308,7 @@ impl Play<'_> {
             Some((peer, fd)) => {
                 self.poll_in_both(peer, fd)?;
             }
-            None if self.model.connections[connection].ends[1 - side].is_closed => {}
+            None if self.model.connections[connection].ends[1 - side].is_closed && has_rest => {}
             None => {
                 let found = &mut self.model.connections[connection];
                 (found.is_cut, found.is_late) = (true, true);
@@ -326,7 +346,7 @@ impl Play<'_> {
             Outcome::Replied(Reply { result: 1, .. }) => {}
             Outcome::Replied(_) => return Ok(true),
             Outcome::Died => {
-                self.model.ended(step.actor, true);
+                self.was_killed(step.actor);
                 return Ok(true);
             }
         }
@@ -456,7 +476,7 @@ impl Play<'_> {
                 return Err(Mismatch(format!("run {run}: it is not killed")));
             }
         }
-        self.model.ended(step.actor, true);
+        self.was_killed(step.actor);
         Ok(true)
     }
 

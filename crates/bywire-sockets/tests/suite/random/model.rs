@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::random::channel::ACTORS;
+use crate::test_service::Domain;
 
 /// The run over plain TCP and the carried run.
 pub const PLAIN: usize = 0;
@@ -87,6 +88,8 @@ pub struct End {
     pub has_shut_sending: bool,
     pub has_shut_receiving: bool,
     pub is_closed: bool,
+    /// Its last holder was killed.
+    pub was_killed: bool,
     /// Bytes were sent to a peer that can no longer take them, or a close discarded them: a reset is on its way.
     pub expects_reset: bool,
     /// It was to return to the kernel, because another program may have it.
@@ -97,6 +100,7 @@ pub struct End {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connection {
+    pub domain: Domain,
     pub ends: [End; 2],
     /// Its bytes went through memory, both ways, when it began.
     pub is_carried: bool,
@@ -110,6 +114,17 @@ pub struct Connection {
     pub is_busy: bool,
 }
 
+/// A descriptor that came with bytes of a Unix stream, and was not received yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Attached {
+    /// The end that its bytes go to.
+    pub to: (usize, usize),
+    /// The offsets of the first of these bytes and of the one behind the last.
+    pub from: u64,
+    pub until: u64,
+    pub what: What,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub processes: Vec<Process>,
@@ -121,6 +136,14 @@ pub struct Model {
     pub edges: BTreeSet<usize>,
     /// What was passed, and not yet received.
     pub mail: Option<What>,
+    /// What comes with bytes of streams, in the order of each stream.
+    pub attached: Vec<Attached>,
+}
+
+impl Connection {
+    pub fn is_unix(&self) -> bool {
+        self.domain == Domain::Unix
+    }
 }
 
 impl Model {
@@ -181,7 +204,10 @@ impl Model {
         };
         let is_open =
             |process: &Process| process.is_alive && process.fds.values().any(|held| held.what == what);
-        self.mail == Some(what) || self.processes.iter().any(is_open) || self.actors.iter().any(in_call)
+        self.mail == Some(what)
+            || self.attached.iter().any(|attached| attached.what == what)
+            || self.processes.iter().any(is_open)
+            || self.actors.iter().any(in_call)
     }
 
     /// Whether anybody can wake a sleeper at that end.
@@ -284,8 +310,41 @@ impl Model {
         self.process_of(actor).fds.insert(fd as i32, Descriptor { what, closes_on_exec });
     }
 
+    /// The first descriptor that comes with bytes to that end.
+    pub fn next_attached(&self, connection: usize, side: usize) -> Option<Attached> {
+        self.attached.iter().find(|attached| attached.to == (connection, side)).copied()
+    }
+
+    /// How many bytes a receive of this many waits for: it ends behind those that a descriptor has come with.
+    pub fn awaited(&self, connection: usize, side: usize, wanted: u64) -> u64 {
+        let received = self.connections[connection].ends[side].received[PLAIN];
+        let next = self.next_attached(connection, side);
+        next.map_or(wanted, |attached| wanted.min(attached.until - received))
+    }
+
+    /// Descriptors whose bytes were received are not on their way any more.
+    pub fn forget_attached(&mut self) {
+        let connections = &self.connections;
+        self.attached.retain(|attached| {
+            let end = &connections[attached.to.0].ends[attached.to.1];
+            end.received[PLAIN] <= attached.from && !end.is_closed
+        });
+    }
+
     /// After a close: ends that nobody holds any more are over.
     pub fn settle_closed(&mut self, by_signal: bool) {
+        self.forget_attached();
+        loop {
+            self.close_released(by_signal);
+            let before = self.attached.len();
+            self.forget_attached();
+            if self.attached.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn close_released(&mut self, by_signal: bool) {
         for connection in 0..self.connections.len() {
             for side in 0..2 {
                 if self.connections[connection].ends[side].is_closed
@@ -295,12 +354,23 @@ impl Model {
                 }
                 let has_unread = self.under_way(PLAIN, connection, side) > 0;
                 let found = &mut self.connections[connection];
+                let is_unix = found.is_unix();
                 let Connection { ends, .. } = found;
-                ends[side].is_closed = true;
-                ends[1 - side].expects_reset |= has_unread || ends[side].lingers;
-                // A reset discards what the kernel has not sent yet.
-                let is_torn = ends[side].is_full && ends[1 - side].expects_reset;
-                found.is_cut |= by_signal || is_torn;
+                (ends[side].is_closed, ends[side].was_killed) = (true, by_signal);
+                let is_shut = ends[side].has_shut_sending && ends[side].has_shut_receiving;
+                ends[1 - side].expects_reset |= has_unread || (ends[side].lingers && !is_unix);
+                // A reset discards what the kernel has not sent yet. A Unix stream loses what a killed end owes. The kernel
+                // does not tell a killed end from one that has shut down both ways, and knows nothing of bytes that are left
+                // unread in a ring because it has no room for them.
+                let is_torn = match is_unix {
+                    false => by_signal || (ends[side].is_full && ends[1 - side].expects_reset),
+                    true => {
+                        let peer = ends[1 - side];
+                        by_signal && ((ends[side].is_full && found.has_left) || (is_shut && has_unread))
+                            || has_unread && peer.is_full && peer.was_handed_on
+                    }
+                };
+                found.is_cut |= is_torn;
                 // Nobody reads it any more.
                 found.ends[side].received = found.ends[1 - side].sent;
             }

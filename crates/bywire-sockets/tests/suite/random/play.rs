@@ -6,14 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::random::channel::{ACTORS, FOUNDERS, Operation, Order, Outcome, Programs, Reply};
 use crate::random::gaps;
-use crate::random::model::{Actor, CARRIED, Connection, Model, PLAIN, Pending, Process, Sleeps, What};
+use crate::random::model::{
+    Actor, Attached, CARRIED, Connection, Model, PLAIN, Pending, Process, Sleeps, What,
+};
 use crate::random::step::{Draw, Kind, Step};
+use crate::test_service::Domain;
 
-/// Both kinds of socket buffer this much.
+/// The kernel and a ring buffer this much of each domain, and leave the sender writable.
 const UNDER_WAY_MAX: u64 = 60_000;
-/// `SO_SNDBUF` and `SO_RCVBUF` of both ends of a connection, 0: not set. They leave room for [`UNDER_WAY_MAX`].
+const UNDER_WAY_UNIX_MAX: u64 = 12_000;
+/// `SO_SNDBUF` and `SO_RCVBUF` of both ends of a connection, 0: not set. They leave room for so many bytes.
 const BUFFERS: [[u64; 2]; 8] =
     [[0; 2], [0; 2], [0; 2], [0; 2], [0, 1 << 16], [1 << 16, 0], [1 << 16, 1 << 16], [1 << 18, 1 << 17]];
+/// How the connections of a Unix script are made, by the numbers in actor.c: by path or by an abstract name, and a few by TCP.
+const UNIX_WAYS: [i32; 5] = [1, 2, 1, 2, 0];
 /// A short message is one piece for TCP and for a ring: a sleeping receiver gets all of it.
 const PIECE_BYTES: u64 = 1000;
 /// A run that is later than the other one by this time hangs.
@@ -83,7 +89,8 @@ impl<'a> Play<'a> {
             let sides = draw.of(&[[0, 1], [1, 0], [0, 1], [0, 0]]);
             // By a copy, so that the scripts of known seeds stay what they are.
             let buffers = BUFFERS[draw.clone().below(BUFFERS.len() as u64) as usize];
-            self.connect(sides, buffers)?;
+            let way = if draw.domain == Domain::Unix { draw.clone().of(&UNIX_WAYS) } else { 0 };
+            self.connect(sides, way, buffers)?;
             let connection = self.model.connections.len() - 1;
             if draw.below(5) > 0 {
                 self.warm(connection)?;
@@ -108,9 +115,13 @@ impl<'a> Play<'a> {
         Ok(replies)
     }
 
-    fn connect(&mut self, sides: [usize; 2], [size, position]: [u64; 2]) -> Checked<()> {
-        let bounded = |operation| Order { size, position, ..Order::new(operation, -1) };
-        let listener = self.must(sides[1], bounded(Operation::Listen))?;
+    fn connect(&mut self, sides: [usize; 2], way: i32, buffers: [u64; 2]) -> Checked<()> {
+        let (connection, domain) =
+            (self.model.connections.len(), if way == 0 { Domain::Tcp } else { Domain::Unix });
+        // A Unix socket is writable while a third of its buffer is free, counted with the kernel's own memory.
+        let [size, position] = if way == 0 { buffers } else { buffers.map(|size| size * 4) };
+        let bounded = |operation| Order { way, size, position, ..Order::new(operation, -1) };
+        let listener = self.must(sides[1], Order { to: connection as i32, ..bounded(Operation::Listen) })?;
         for (run, programs) in self.programs.iter().enumerate() {
             let order = Order { to: listener[run].more as i32, ..bounded(Operation::Connect) };
             programs.tell(sides[0], order);
@@ -123,10 +134,15 @@ impl<'a> Play<'a> {
             }
         }
         let listener = listener[0].result as i32;
-        fds[1] = self.must(sides[1], Order::new(Operation::Accept, listener))?[0].result;
+        // A connection of TCP has the bounds of its listener.
+        let accept = if way == 0 {
+            Order { way, ..Order::new(Operation::Accept, -1) }
+        } else {
+            bounded(Operation::Accept)
+        };
+        fds[1] = self.must(sides[1], Order { fd: listener, ..accept })?[0].result;
         self.must(sides[1], Order::new(Operation::Close, listener))?;
-        let connection = self.model.connections.len();
-        self.model.connections.push(Connection::default());
+        self.model.connections.push(Connection { domain, ..Connection::default() });
         for side in 0..2 {
             self.model.made(sides[side], fds[side], What::End(connection, side), false);
             writeln!(
@@ -145,17 +161,19 @@ impl<'a> Play<'a> {
         for run in [PLAIN, CARRIED] {
             let mut before = [0; 2];
             for round in 0.. {
+                let is_due = round % 8 == 7;
+                let mut by_kernel = false;
                 for side in 0..2 {
-                    self.say_one(run, connection, side)?;
+                    by_kernel |= self.say_one(run, connection, side, is_due)?;
                 }
-                if round % 8 != 7 {
+                if !is_due {
                     continue;
                 }
-                let moved = self.moved(run, connection)?;
+                let moved = self.moved(run, connection, 0)?;
                 if run == PLAIN {
                     break;
                 }
-                if moved == before {
+                if moved == before && !by_kernel {
                     self.model.connections[connection].is_carried = true;
                     break;
                 }
@@ -177,8 +195,16 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn say_one(&mut self, run: usize, connection: usize, side: usize) -> Checked<()> {
+    /// Returns whether a Unix socket has given the byte to the kernel, if that `is_asked`. A socket of TCP counts all bytes.
+    fn say_one(&mut self, run: usize, connection: usize, side: usize, is_asked: bool) -> Checked<bool> {
+        let is_asked = is_asked && self.model.connections[connection].is_unix();
+        let (mut before, mut by_kernel) = ([0; 2], false);
         for (operation, end) in [(Operation::Send, side), (Operation::Receive, 1 - side)] {
+            if is_asked {
+                let held = self.moved(run, connection, side)?;
+                by_kernel = operation == Operation::Receive && held != before;
+                before = held;
+            }
             let (actor, fd) = self.model.holder(connection, end).expect("everybody is idle");
             let found = &self.model.connections[connection].ends[side];
             let position = position(connection, side, found.sent[run]);
@@ -187,12 +213,13 @@ impl<'a> Play<'a> {
         let ends = &mut self.model.connections[connection].ends;
         ends[side].sent[run] += 1;
         ends[1 - side].received[run] += 1;
-        Ok(())
+        Ok(by_kernel)
     }
 
-    fn moved(&mut self, run: usize, connection: usize) -> Checked<[u64; 2]> {
-        let (actor, fd) = self.model.holder(connection, 0).expect("everybody is idle");
-        let reply = self.in_one(run, actor, Order::new(Operation::Moved, fd))?;
+    fn moved(&mut self, run: usize, connection: usize, side: usize) -> Checked<[u64; 2]> {
+        let (actor, fd) = self.model.holder(connection, side).expect("everybody is idle");
+        let way = self.model.connections[connection].is_unix().into();
+        let reply = self.in_one(run, actor, Order { way, ..Order::new(Operation::Moved, fd) })?;
         Ok([reply.result as u64, reply.more])
     }
 
@@ -249,6 +276,7 @@ impl<'a> Play<'a> {
     fn perform(&mut self, step: &Step) -> Checked<bool> {
         match step.kind {
             Kind::Send => self.send(step),
+            Kind::Attach => self.attach(step),
             Kind::Receive => self.receive(step),
             Kind::Fill => self.fill(step),
             Kind::Drain => self.drain(step),
@@ -389,11 +417,20 @@ impl<'a> Play<'a> {
             Some(outcomes) => match self.agree("", outcomes)? {
                 Outcome::Replied(reply) => Ok(reply),
                 Outcome::Died => {
-                    self.model.ended(actor, true);
+                    self.was_killed(actor);
                     Ok(Reply { result: -1, ..Reply::default() })
                 }
             },
             None => Err(Mismatch(format!("neither run answers {order:?}"))),
+        }
+    }
+
+    /// A signal has ended an actor's process.
+    fn was_killed(&mut self, actor: usize) {
+        self.model.ended(actor, true);
+        // The other end of a Unix connection asks the kernel once a millisecond (docs/carried-connections.md).
+        if self.model.connections.iter().any(Connection::is_unix) {
+            std::thread::sleep(Duration::from_millis(3));
         }
     }
 
@@ -545,17 +582,25 @@ impl<'a> Play<'a> {
             self.agree_on_events(set, &format!("actor {actor} wakes: "), outcomes)?;
         } else {
             let found = self.agree(&format!("actor {actor} wakes: "), outcomes)?;
-            self.woken(&pending, found);
+            self.woken(actor, &pending, found);
         }
         self.model.settle_closed(false);
         Ok(true)
     }
 
-    fn woken(&mut self, pending: &Pending, found: Outcome) {
-        if let (Sleeps::Receive { connection, side, takes: true, .. }, Outcome::Replied(reply)) =
+    fn woken(&mut self, actor: usize, pending: &Pending, found: Outcome) {
+        if let (Sleeps::Receive { connection, side, takes, .. }, Outcome::Replied(reply)) =
             (pending.sleeps, found)
         {
-            self.took(connection, side, [reply.result; 2]);
+            // The number of a descriptor that has come with the bytes, plus one.
+            if reply.detail > 0
+                && let Some(attached) = self.model.next_attached(connection, side)
+            {
+                self.model.made(actor, reply.detail as i64 - 1, attached.what, false);
+            }
+            if takes {
+                self.took(connection, side, [reply.result; 2]);
+            }
         }
     }
 
@@ -578,6 +623,10 @@ impl<'a> Play<'a> {
         for (run, length) in lengths.iter().enumerate() {
             self.model.connections[connection].ends[side].received[run] += (*length).max(0) as u64;
         }
+        // What came with them is closed, unless somebody has received it.
+        if self.model.connections[connection].is_unix() {
+            self.model.settle_closed(false);
+        }
     }
 
     // Bytes.
@@ -592,12 +641,17 @@ impl<'a> Play<'a> {
         let Some((connection, side)) = self.end(step)? else { return Ok(false) };
         let Connection { ends, .. } = self.model.connections[connection];
         let sleeper = self.model.has_receiver(connection, 1 - side);
-        let total = self.model.under_way(PLAIN, connection, 1 - side) + step.size;
-        if ends[side].is_full || total > UNDER_WAY_MAX || (sleeper && step.size > PIECE_BYTES) {
+        if ends[side].is_full
+            || !self.has_room(connection, side, step.size)
+            || (sleeper && step.size > PIECE_BYTES)
+        {
             return Ok(false);
         }
         // The actor may die of it, and a transfer with it.
-        let is_over = ends[side].expects_reset || ends[side].has_shut_sending;
+        let is_over = ends[side].expects_reset
+            || ends[side].has_shut_sending
+            || ends[1 - side].is_closed
+            || ends[1 - side].has_shut_receiving;
         if is_over && self.model.transfers(self.model.actors[step.actor].process) {
             return Ok(false);
         }
@@ -625,9 +679,73 @@ impl<'a> Play<'a> {
                 }
             }
             // By SIGPIPE.
-            Outcome::Died => self.model.ended(step.actor, true),
+            Outcome::Died => self.was_killed(step.actor),
         }
         Ok(true)
+    }
+
+    fn has_room(&self, connection: usize, side: usize, size: u64) -> bool {
+        let is_unix = self.model.connections[connection].is_unix();
+        let most = if is_unix { UNDER_WAY_UNIX_MAX } else { UNDER_WAY_MAX };
+        self.model.under_way(PLAIN, connection, 1 - side) + size <= most
+    }
+
+    /// Sends bytes with a descriptor. The connection that it belongs to returns to the kernel, and this direction as well.
+    fn attach(&mut self, step: &Step) -> Checked<bool> {
+        let Some((connection, side)) = self.end(step)? else { return Ok(false) };
+        let Some(what @ What::End(passed, of)) = self.model.holds(step.actor, step.to).map(|held| held.what)
+        else {
+            return Ok(false);
+        };
+        let found = self.model.connections[connection];
+        // The kernel finds sockets that only hold each other some time later.
+        let may_be_circular = self.model.connections[passed].is_unix() && passed >= connection;
+        let sleeper = self.model.has_receiver(connection, 1 - side);
+        if !found.is_unix()
+            || may_be_circular
+            || self.model.connections[passed].is_cut
+            || self.model.connections[passed].is_busy
+            || found.ends[side].is_full
+            || !self.has_room(connection, side, step.size)
+            || (sleeper && step.size > PIECE_BYTES)
+        {
+            return Ok(false);
+        }
+        let mut orders = [self.order(step, Operation::Attach); 2];
+        for (run, order) in orders.iter_mut().enumerate() {
+            order.position = position(connection, side, found.ends[side].sent[run]);
+        }
+        self.tell(step.actor, orders);
+        let Some(outcomes) = self.answers(step.actor, self.timeout)? else {
+            return Err(Mismatch("neither run passes it".into()));
+        };
+        let Outcome::Replied(reply) = self.agree("", outcomes)? else {
+            return Err(Mismatch("it dies of it".into()));
+        };
+        self.has_left(passed, of)?;
+        if reply.result > 0 {
+            let from = found.ends[side].sent[PLAIN];
+            let until = from + reply.result as u64;
+            self.model.attached.push(Attached { to: (connection, 1 - side), from, until, what });
+            let end = &mut self.model.connections[connection].ends[side];
+            end.sent.iter_mut().for_each(|sent| *sent += reply.result as u64);
+            self.end_receive(connection, 1 - side);
+            self.settle_part(connection, 1 - side);
+        }
+        Ok(true)
+    }
+
+    /// A receive that sleeps ends behind bytes with a descriptor.
+    fn end_receive(&mut self, connection: usize, side: usize) {
+        let there = self.model.under_way(PLAIN, connection, side);
+        for actor in self.model.actors.iter_mut().filter(|actor| actor.is_alive) {
+            if let Some(Pending { sleeps: Sleeps::Receive { connection: at, side: end, wanted, .. }, .. }) =
+                &mut actor.pending
+                && (*at, *end) == (connection, side)
+            {
+                *wanted = there.min(*wanted);
+            }
+        }
     }
 
     /// A receiver that sleeps for more bytes than have come takes them, and sleeps again. Over TCP they are its own
@@ -648,7 +766,7 @@ impl<'a> Play<'a> {
         if self.model.has_receiver(connection, side) {
             return Ok(false);
         }
-        let Connection { ends, .. } = self.model.connections[connection];
+        let Connection { ends, domain, .. } = self.model.connections[connection];
         // Many more bytes would make room.
         if ends[1 - side].is_full && (step.size > 3000 || step.flags & libc::MSG_TRUNC != 0) {
             return Ok(false);
@@ -669,8 +787,10 @@ impl<'a> Play<'a> {
         for (run, order) in orders.iter_mut().enumerate() {
             order.position = position(connection, 1 - side, ends[side].received[run]);
         }
-        let wanted = if step.flags & libc::MSG_WAITALL != 0 { step.size } else { 1 };
         let takes = step.flags & libc::MSG_PEEK == 0;
+        // A Unix stream waits for no more than there is to peek at.
+        let waits_for_all = step.flags & libc::MSG_WAITALL != 0 && (takes || domain == Domain::Tcp);
+        let wanted = self.model.awaited(connection, side, if waits_for_all { step.size } else { 1 });
         let is_interrupted = step.to > 0 && alarm.unwrap_or(0) & libc::SA_RESTART == 0;
         let sleeps = step.flags & libc::MSG_DONTWAIT == 0
             && !ends[side].is_nonblocking
@@ -681,7 +801,10 @@ impl<'a> Play<'a> {
             return Ok(false);
         }
         // What comes while the call sleeps may be there before the call counts what is left, or not.
-        let counts_left = !sleeps && !ends[1 - side].is_full && !ends[side].expects_reset;
+        let counts_left = match domain {
+            Domain::Tcp => !sleeps && !ends[1 - side].is_full && !ends[side].expects_reset,
+            Domain::Unix => !self.numbers_differ(step.actor),
+        };
         orders.iter_mut().for_each(|order| order.to = counts_left.into());
         self.tell(step.actor, orders);
         let sleep = Sleeps::Receive { connection, side, wanted, takes };
@@ -694,7 +817,7 @@ impl<'a> Play<'a> {
             return Ok(true);
         };
         let found = self.agree("", outcomes)?;
-        self.woken(&Pending { step: 0, sleeps: sleep }, found);
+        self.woken(step.actor, &Pending { step: 0, sleeps: sleep }, found);
         Ok(true)
     }
 

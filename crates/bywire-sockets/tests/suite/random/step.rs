@@ -3,10 +3,13 @@
 use std::fmt;
 
 use crate::random::model::{Model, What};
+use crate::test_service::Domain;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Send,
+    /// Bytes with a descriptor, which is `to`.
+    Attach,
     Receive,
     /// Until both buffers are full.
     Fill,
@@ -39,8 +42,9 @@ pub enum Kind {
     Reap,
 }
 
-/// How often each kind is drawn, relative to the others.
-const WEIGHTS: [(Kind, u64); 28] = [
+/// How often each kind is drawn, relative to the others. [`Kind::Attach`] is drawn in addition, in Unix scripts.
+const WEIGHTS: [(Kind, u64); 29] = [
+    (Kind::Attach, 0),
     (Kind::Send, 180),
     (Kind::Receive, 200),
     (Kind::Fill, 4),
@@ -72,8 +76,10 @@ const WEIGHTS: [(Kind, u64); 28] = [
 ];
 
 impl Kind {
-    pub fn all() -> impl Iterator<Item = Self> {
-        WEIGHTS.iter().map(|(kind, _)| *kind)
+    /// The kinds of a domain's scripts.
+    pub fn all(domain: Domain) -> impl Iterator<Item = Self> {
+        let kinds = WEIGHTS.iter().map(|(kind, _)| *kind);
+        kinds.filter(move |kind| *kind != Self::Attach || domain == Domain::Unix)
     }
 }
 
@@ -107,7 +113,7 @@ impl Step {
             Kind::Look => self.way == 0,
             Kind::Set => matches!(self.way, 1 | 5),
             Kind::Exit => self.way != 2,
-            Kind::Fill | Kind::Drain | Kind::Transfer | Kind::Pass | Kind::Take => true,
+            Kind::Fill | Kind::Drain | Kind::Transfer | Kind::Pass | Kind::Take | Kind::Attach => true,
             Kind::Kill | Kind::Signal | Kind::Shutdown => true,
             _ => false,
         }
@@ -127,22 +133,29 @@ impl fmt::Display for Step {
     }
 }
 
+/// One of so many steps of a Unix script passes a descriptor in the middle of a stream.
+const ATTACH_EVERY: u64 = 25;
+
 /// Random numbers from a seed.
 #[derive(Clone)]
-pub struct Draw(u64);
+pub struct Draw {
+    state: u64,
+    pub domain: Domain,
+}
 
 impl Draw {
-    pub fn new(seed: u64) -> Self {
-        let mut draw = Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    pub fn new(seed: u64, domain: Domain) -> Self {
+        let state = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut draw = Self { state, domain };
         (0..8).for_each(|_| assert!(draw.below(2) < 2));
         draw
     }
 
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) % limit
     }
 
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
@@ -150,6 +163,9 @@ impl Draw {
     }
 
     fn kind(&mut self) -> Kind {
+        if self.domain == Domain::Unix && self.below(ATTACH_EVERY) == 0 {
+            return Kind::Attach;
+        }
         let weight = |kind: Kind, weight| if is_often(kind) { weight * 20 } else { weight };
         let mut left = self.below(WEIGHTS.iter().map(|(kind, found)| weight(*kind, *found)).sum());
         for (kind, found) in WEIGHTS {
@@ -213,6 +229,11 @@ impl Draw {
                 }
             }
             Kind::Receive => self.choose_receive(step),
+            Kind::Attach => {
+                let fds = &model.processes[model.actors[step.actor].process].fds;
+                step.to = self.of(&fds.keys().copied().collect::<Vec<_>>());
+                step.size = self.below(3000) + 1;
+            }
             Kind::Fill => {
                 step.way = self.of(&[0, 3]);
                 step.size = 64 << 20;

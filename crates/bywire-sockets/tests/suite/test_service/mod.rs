@@ -42,8 +42,9 @@ pub struct TestService {
 }
 
 /// A domain of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Domain {
+    #[default]
     Tcp,
     Unix,
 }
