@@ -90,7 +90,7 @@ impl Streams {
         mut read: impl FnMut(StreamId, u64, &mut [u8]),
     ) -> usize {
         assert!(target.len() >= MESSAGE_BYTES_MIN, "see MESSAGE_BYTES_MIN");
-        if self.is_over {
+        if self.is_over || lane == Lane::Low && self.data[Lane::Low as usize].is_empty() {
             return 0;
         }
         let room = match lane {

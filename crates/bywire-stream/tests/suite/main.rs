@@ -1,0 +1,5 @@
+//! Two machines with each other, and with a peer that breaks the rules.
+
+mod fixture;
+mod oracle;
+mod steps;
