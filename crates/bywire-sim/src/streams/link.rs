@@ -24,10 +24,6 @@ impl LinkLane {
         self.bytes < scenario.lane_bytes
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
     /// A message leaves. The result is when it arrives.
     pub fn send(
         &mut self,

@@ -71,13 +71,14 @@ impl Program {
         random: &mut StdRng,
     ) -> Self {
         let mut happens = |chance: u32| random.random_range(0..1000) < chance;
-        let (stands, asks, resets, returns) = (
+        let (stands, asks, resets, returns, is_kept) = (
             happens(scenario.standing),
             happens(scenario.returned),
             happens(scenario.reset),
             happens(scenario.returned),
+            happens(scenario.kept),
         );
-        let length = random.random_bool(0.9).then(|| random.random_range(0..=scenario.bytes_max));
+        let length = (!is_kept).then(|| random.random_range(0..=scenario.bytes_max));
         let writer = Writer {
             length,
             ring_bytes: scenario.bytes_max / 64 + random.random_range(1..=scenario.bytes_max.max(1)),

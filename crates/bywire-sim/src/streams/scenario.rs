@@ -1,6 +1,6 @@
 //! The scenario of a seed.
 
-use bywire_stream::{EARLY_BYTES_MIN, Limits, MESSAGE_BYTES_MAX};
+use bywire_stream::{EARLY_BYTES_MIN, Lane, Limits, MESSAGE_BYTES_MAX};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -8,6 +8,8 @@ use rand::{Rng, SeedableRng};
 pub const HEALED_AT_NS: u64 = 100_000_000;
 /// One seed in this many has thousands of streams.
 const CROWD_EVERY: u64 = 100;
+/// One seed in this many has few streams, large windows, and a high lane that stands still.
+const BULK_EVERY: u64 = 8;
 
 /// Everything that differs between seeds. Chances are per 1,000.
 #[derive(Clone, Debug)]
@@ -43,12 +45,39 @@ pub struct Scenario {
     pub reset: u32,
     /// Readers that ask for the return of their direction, and writers that return it unasked.
     pub returned: u32,
+    /// Directions that never leave the kernel.
+    pub kept: u32,
     /// Whether engines announce what was drained before they sleep. Only then do writers keep bytes until they are drained.
     pub flushes: bool,
 }
 
 impl Scenario {
     pub fn of(seed: u64) -> Self {
+        let scenario = Self::any(seed);
+        if seed % BULK_EVERY == 7 { scenario.with_bulk() } else { scenario }
+    }
+
+    fn with_bulk(mut self) -> Self {
+        self.engines = 2;
+        self.limits.window_bytes_max = 1 << 21;
+        self.limits.bytes_max = 1 << 24;
+        self.limits.streams_max = 16;
+        self.limits.early_bytes_max = EARLY_BYTES_MIN;
+        (self.bytes_max, self.piece_bytes_max, self.room_bytes) = (1 << 21, 1 << 18, 1 << 21);
+        (self.lane_bytes, self.latency_ns, self.resend_ns) = (1 << 21, 10_000, 1_000_000);
+        self.lost = [300, 0];
+        self.outages[Lane::High as usize] = Some((1_000_000, 20_000_000));
+        self.outages[Lane::Low as usize] = None;
+        (self.kill, self.shut_down, self.flushes, self.kept) = (None, None, false, 500);
+        self.streams = 1 + self.streams % 3;
+        if self.streams == 1 {
+            // Nothing else moves while the low lane waits.
+            (self.standing, self.reset, self.returned) = (0, 0, 0);
+        }
+        self
+    }
+
+    fn any(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed ^ 0x57e4);
         let is_crowd = seed.is_multiple_of(CROWD_EVERY);
         let mut rarely = |max: u32| if random.random_bool(0.4) { random.random_range(1..=max) } else { 0 };
@@ -62,8 +91,7 @@ impl Scenario {
         };
         let both = outage(0.2);
         let outages = [outage(0.3).or(both), both];
-        let most = if random.random_bool(0.1) { 21 } else { 17 };
-        let bytes_max = if is_crowd { 300 } else { 1 << random.random_range(4..most) };
+        let bytes_max = if is_crowd { 300 } else { 1 << random.random_range(4..18) };
         let streams_max = if is_crowd { 4096 } else { [1, 3, 16, 200][random.random_range(0..4)] };
         let window_bytes_max = 1u32 << random.random_range(9..22);
         let floor = 1u64 << random.random_range(6..15);
@@ -99,6 +127,7 @@ impl Scenario {
             refused,
             reset,
             returned,
+            kept: 100,
             flushes: random.random_bool(0.5),
         }
     }

@@ -497,7 +497,7 @@ fn answerable(end: &End) -> Result<(), CallError> {
 }
 
 /// How many sequences are drawn, unless `PROPTEST_CASES` says it. The fixtures that know of tiers are above this crate.
-fn cases() -> ProptestConfig {
+pub fn cases() -> ProptestConfig {
     let is_soak = std::env::var("BYWIRE_TESTS").is_ok_and(|tier| tier == "soak");
     let cases = std::env::var("PROPTEST_CASES")
         .map_or(if is_soak { 4096 } else { 64 }, |cases| cases.parse().expect("a number"));
