@@ -57,16 +57,7 @@ fn every_fault_of_transfers_is_found_within_a_thousand_seeds() {
 
 #[test]
 fn every_fault_of_streams_is_found_within_a_thousand_seeds() {
-    find_all(
-        &[
-            in_streams::Bug::HeldUnbounded,
-            in_streams::Bug::AcknowledgementUnasked,
-            in_streams::Bug::TurnKept,
-            in_streams::Bug::DoneEarly,
-        ],
-        in_streams::plant,
-        |seed| streams::run(seed).err(),
-    );
+    find_all(&in_streams::BUGS, in_streams::plant, |seed| streams::run(seed).err());
 }
 
 #[test]
