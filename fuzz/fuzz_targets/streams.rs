@@ -41,7 +41,7 @@ impl<'a> Input<'a> {
             255 => u64::from_le_bytes(std::array::from_fn(|_| self.byte())),
             254 => 1 << 62,
             253 => u64::from(self.byte()) << 32,
-            252 | 251 | 250 => u64::from(self.byte()) << 5,
+            250..=252 => u64::from(self.byte()) << 5,
             small => u64::from(small),
         }
     }
@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
     /// A stream of either end, of its first generation or another one.
     fn stream(&mut self) -> StreamId {
         let byte = u64::from(self.byte());
-        StreamId::from_bits(if byte < 250 { byte % 10 | (byte / 64) << 32 } else { self.word() })
+        StreamId::from_bits(if byte < 250 { byte % 10 + ((byte / 64) << 32) } else { self.word() })
     }
 }
 
@@ -161,7 +161,10 @@ fn call(machine: &mut Streams, stream: StreamId, input: &mut Input) {
         9 => machine.ask_back(stream).map(|_| ()),
         10 if number == 1 => machine.reset(stream, ResetReason::Aborted),
         11 => machine.close(stream),
-        _ => Ok(machine.flush()),
+        _ => {
+            machine.flush();
+            Ok(())
+        }
     };
 }
 

@@ -374,3 +374,100 @@ impl Outgoing {
         self.drained
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+
+    fn pool() -> Pool {
+        Pool::new(&Limits::default())
+    }
+
+    /// A direction that has started at 100, with a window of 1,000 bytes.
+    fn incoming(pool: &mut Pool) -> Incoming {
+        let mut incoming = Incoming::default();
+        assert_eq!(incoming.open(pool, 1_000), 1_000);
+        incoming.start(100).unwrap();
+        incoming
+    }
+
+    fn outgoing() -> Outgoing {
+        let mut outgoing = Outgoing::default();
+        outgoing.open(1_000);
+        outgoing.start(100).unwrap();
+        outgoing
+    }
+
+    #[test]
+    fn bytes_continue_up_to_the_limit() {
+        let mut incoming = incoming(&mut pool());
+        assert_eq!(incoming.receive(101, 1, false), Err(Violation::Offset));
+        incoming.receive(100, 1_000, false).unwrap();
+        assert_eq!(incoming.receive(1_100, 1, false), Err(Violation::Credit));
+        incoming.receive(1_100, 0, true).unwrap();
+        assert!(incoming.is_over());
+    }
+
+    #[test]
+    fn a_reader_announces_half_a_window() {
+        let mut pool = pool();
+        let mut incoming = incoming(&mut pool);
+        incoming.receive(100, 1_000, false).unwrap();
+        assert_eq!(incoming.drain(100, 1_000, &mut pool), Ok(Announce::Never));
+        assert_eq!(incoming.drain(599, 1_000, &mut pool), Ok(Announce::Lazily));
+        assert_eq!(incoming.drain(600, 1_000, &mut pool), Ok(Announce::Now));
+        assert_eq!(incoming.progress(), (600, 1_000));
+        incoming.announced();
+        assert_eq!(incoming.drain(599, 1_000, &mut pool), Err(CallError::Offset));
+        assert_eq!(incoming.drain(1_101, 1_000, &mut pool), Err(CallError::Offset));
+    }
+
+    #[test]
+    fn a_direction_that_ends_needs_no_more_credit_than_up_to_there() {
+        let mut pool = pool();
+        let mut incoming = incoming(&mut pool);
+        incoming.receive(100, 900, false).unwrap();
+        assert_eq!(incoming.receive_back(1_300), Ok(1_300));
+        assert!(!incoming.is_over());
+        incoming.drain(1_000, 1 << 20, &mut pool).unwrap();
+        assert_eq!(incoming.window(), 300);
+        assert_eq!(incoming.receive(1_000, 301, false), Err(Violation::Credit));
+        incoming.receive(1_000, 300, false).unwrap();
+        assert!(incoming.is_over());
+    }
+
+    #[test]
+    fn a_writer_sends_up_to_its_credit_and_then_its_end() {
+        let mut outgoing = outgoing();
+        outgoing.queue(1_200).unwrap();
+        outgoing.half().unwrap();
+        assert_eq!(outgoing.next(), Next::Bytes { offset: 100, most: 1_000, is_last_half: false });
+        assert!(!outgoing.send(1_000));
+        assert_eq!(outgoing.next(), Next::Nothing);
+        assert_eq!(outgoing.credit(1_000, 1_000), Ok(true));
+        assert_eq!(outgoing.next(), Next::Bytes { offset: 1_100, most: 100, is_last_half: false });
+        assert!(outgoing.send(100));
+        assert_eq!((outgoing.next(), outgoing.is_over()), (Next::Nothing, true));
+        assert_eq!(outgoing.credit(1_000, 999), Err(Violation::CreditWithdrawn));
+    }
+
+    #[test]
+    fn a_writer_that_is_asked_to_return_sends_nothing_until_it_answers() {
+        let mut outgoing = outgoing();
+        outgoing.queue(600).unwrap();
+        outgoing.send(300);
+        assert_eq!(outgoing.return_asked(200), Ok(Some(200)));
+        assert_eq!(outgoing.next(), Next::Nothing);
+        assert_eq!(
+            (outgoing.back(199), outgoing.back(601)),
+            (Err(CallError::Offset), Err(CallError::Offset))
+        );
+        outgoing.back(500).unwrap();
+        assert_eq!(outgoing.next(), Next::Back { offset: 500 });
+        outgoing.send_back();
+        assert_eq!(outgoing.next(), Next::Bytes { offset: 400, most: 100, is_last_half: false });
+        outgoing.send(100);
+        assert!(outgoing.is_over());
+    }
+}

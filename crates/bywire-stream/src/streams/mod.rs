@@ -295,7 +295,8 @@ impl Streams {
     }
 
     /// Lets the next message of the high lane announce everything that readers have drained. Otherwise the last bytes of a
-    /// burst are announced only with a message that leaves anyway. Call it before a long sleep.
+    /// burst, less than half a window, are announced only with a message that leaves anyway. Call it before a sleep, where the
+    /// peer's writers keep bytes until they are drained: with less room than half a window they wait for it.
     pub fn flush(&mut self) {
         while let Some(id) = self.lazy.pop_front() {
             let Some(slot) = self.find(id) else { continue };
@@ -314,6 +315,7 @@ impl Streams {
     }
 
     /// The streams that the caller has to know of: neither closed nor reset nor refused. They are lost when the connection is.
+    /// It looks at every slot.
     pub fn live(&self) -> impl Iterator<Item = StreamId> {
         let is_live = |stream: &&Stream| !matches!(stream.phase, Phase::Vacant | Phase::Finished);
         self.slots.iter().filter(is_live).map(|stream| stream.id)
@@ -330,7 +332,7 @@ impl Streams {
         })
     }
 
-    /// Slots that have a stream, also one that is closed here while the peer is not done with it.
+    /// Slots that have a stream, also one that is closed here while the peer is not done with it. It looks at every slot.
     pub fn occupied(&self) -> usize {
         self.slots.iter().filter(|stream| stream.phase != Phase::Vacant).count()
     }
