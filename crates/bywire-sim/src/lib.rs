@@ -1,6 +1,6 @@
 //! A seeded simulator: two connections of `bywire-wire`, the code that ships, over a modelled network. [`exchange`]
 //! puts two peers of `bywire` above them, and [`fabric`] the services of several machines. [`tagged`] connects endpoints of
-//! `bywire-match`.
+//! `bywire-match`, and [`streams`] engines of `bywire-stream`.
 //!
 //! A seed expands into a [`Scenario`], which prints itself. A run has a phase with faults and a phase without. In the
 //! second one everything has to end within a bound. [`run`] returns the counts, or the broken invariant with its trace.
@@ -16,6 +16,7 @@ mod network;
 pub mod rma;
 mod scenario;
 mod simulation;
+pub mod streams;
 mod switch;
 pub mod tagged;
 mod tally;

@@ -7,7 +7,7 @@ use crate::tree::Tree;
 const LAYERS: [&[&str]; 9] = [
     &["bywire-command", "bywire-sys"],
     &["bywire-metrics", "bywire-ring"],
-    &["bywire-match", "bywire-wire"],
+    &["bywire-match", "bywire-stream", "bywire-wire"],
     &["bywire", "bywire-pairing"],
     &[
         "bywire-capi",

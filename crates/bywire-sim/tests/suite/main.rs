@@ -7,5 +7,6 @@ mod rma;
 mod scale;
 mod seed_range;
 mod seeds;
+mod streams;
 mod tagged;
 mod transfers;

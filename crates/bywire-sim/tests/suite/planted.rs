@@ -1,18 +1,20 @@
-//! The simulator finds each of 20 faults planted in connections, and of 17 in the transfers over them, within 1,000
-//! seeds. The faults are there with debug assertions only.
+//! The simulator finds each of 20 faults planted in connections, of 17 in the transfers over them, and of 21 in streams,
+//! within 1,000 seeds. The faults are there with debug assertions only.
 
 #![cfg(debug_assertions)]
 
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bywire_sim::{exchange, run};
-use bywire_wire::planted::{BUGS, Bug, TRANSFER_BUGS, plant};
+use bywire_sim::{exchange, run, streams};
+use bywire_stream::planted as in_streams;
+use bywire_wire::planted::{BUGS, TRANSFER_BUGS, plant};
 
 /// Seeds within which each is found.
 const SEEDS: u64 = 1000;
 
 /// The first seed that finds a fault, and its message.
-fn find(bug: Bug, run: impl Fn(u64) -> Option<String>) -> Option<(u64, String)> {
+fn find<Bug>(bug: Bug, plant: fn(Option<Bug>), run: impl Fn(u64) -> Option<String>) -> Option<(u64, String)> {
     plant(Some(bug));
     let found = (1..=SEEDS).find_map(|seed| {
         // A fault may also make an assertion fail.
@@ -24,10 +26,10 @@ fn find(bug: Bug, run: impl Fn(u64) -> Option<String>) -> Option<(u64, String)> 
     found
 }
 
-fn find_all(bugs: &[Bug], run: impl Fn(u64) -> Option<String>) {
+fn find_all<Bug: Copy + Debug>(bugs: &[Bug], plant: fn(Option<Bug>), run: impl Fn(u64) -> Option<String>) {
     let mut hidden = Vec::new();
     for bug in bugs {
-        match find(*bug, &run) {
+        match find(*bug, plant, &run) {
             Some((seed, reason)) => println!("{bug:?}: seed {seed}: {reason}"),
             None => hidden.push(bug),
         }
@@ -45,12 +47,17 @@ fn run_transfers(seed: u64) -> Option<String> {
 
 #[test]
 fn every_fault_of_a_connection_is_found_within_a_thousand_seeds() {
-    find_all(&BUGS, run_connection);
+    find_all(&BUGS, plant, run_connection);
 }
 
 #[test]
 fn every_fault_of_transfers_is_found_within_a_thousand_seeds() {
-    find_all(&TRANSFER_BUGS, run_transfers);
+    find_all(&TRANSFER_BUGS, plant, run_transfers);
+}
+
+#[test]
+fn every_fault_of_streams_is_found_within_a_thousand_seeds() {
+    find_all(&in_streams::BUGS, in_streams::plant, |seed| streams::run(seed).err());
 }
 
 #[test]
