@@ -102,7 +102,7 @@ impl Mapping {
 
     /// Wakes everybody who sleeps on the futex at this offset, in any process. The memory is this process's own.
     pub fn wake_sleepers(&self, offset: usize) {
-        if offset % 4 != 0 || offset + 4 > self.length_bytes() {
+        if !offset.is_multiple_of(4) || offset + 4 > self.length_bytes() {
             return;
         }
         // SAFETY: a word within the mapping, by the check. The kernel does not change it.
@@ -145,7 +145,7 @@ mod tests {
         let rest_file = emptiable("bywire-test", 1 << 16).expect("memfd");
         let lengths = [page::bytes(), 1 << 16];
         let refused = |head: &OwnedFd, rest: &OwnedFd, lengths| {
-            Mapping::accept_in_two(head, rest, lengths).err().expect("refused")
+            Mapping::accept_in_two(head, rest, lengths).expect_err("refused")
         };
         assert_eq!(refused(&head_file, &rest_file, [page::bytes(), 1 << 17]), OfferError::WrongSize);
         assert_eq!(refused(&rest_file, &rest_file, lengths), OfferError::Unsealed);
