@@ -40,7 +40,7 @@ fn play(words: &[String]) -> Option<Result<()>> {
     Some(match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["__worker", ..] => bywire_measure::worker::run(),
         [mpi::COMMAND, socket, program] => mpi::run_rank(Path::new(socket), Path::new(program)),
-        ["up" | "eth" | launch::SERVICE, ..] => become_bywire(words),
+        ["up" | "eth" | launch::SERVICE | launch::ENGINE, ..] => become_bywire(words),
         [process::PART, "resident-server"] => application::play_resident(None),
         [process::PART, "resident-client", port] => application::play_resident(Some(port)),
         [process::PART, "bare-udp", ..] => bare_udp::play(&words[2..]),
