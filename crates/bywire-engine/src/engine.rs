@@ -120,6 +120,7 @@ impl Engine {
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
         // An engine that may not have them waits its turn like others.
         let _ = scheduling::take_short_slices(SLICE);
+        scheduling::take_exact_timers();
         let pairing =
             PairingClient::connect(path).map_err(|error| EngineError::Service(path.to_owned(), error))?;
         let mut poller = Poller::new()?;
@@ -174,10 +175,9 @@ impl Engine {
             let has_moved = self.look_at_active() | self.look_at_quiet(QUIET_AT_ONCE);
             let has_more_to_say = self.pairing.say_what_waits();
             idle_ticks = if has_moved || has_more_to_say { 0 } else { idle_ticks + 1 };
-            let timeout = if idle_ticks < IDLE_TICKS_MAX { Some(TICK) } else { None };
-            let ready = match timeout {
-                Some(_) => self.poller.wait(timeout)?.to_vec(),
-                None => self.sleep()?,
+            let ready = match idle_ticks < IDLE_TICKS_MAX {
+                true => self.poller.wait_briefly(TICK)?.to_vec(),
+                false => self.sleep()?,
             };
             for tag in ready {
                 match tag {

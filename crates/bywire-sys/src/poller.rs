@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 /// The most events that one [`Poller::wait`] takes; the rest stay for the next.
@@ -89,7 +89,7 @@ impl Poller {
         let _ = epoll::delete(&self.file, file);
     }
 
-    /// Waits until something is ready or `timeout` has passed (`None`: forever), and returns the tags. The wait ends
+    /// Waits until something is ready or `timeout`, in whole milliseconds, has passed (`None`: forever), and returns the tags. The wait ends
     /// early without tags at a signal, and after about 24 days.
     ///
     /// # Errors
@@ -108,6 +108,25 @@ impl Poller {
         self.ready.clear();
         self.ready.extend(ready.iter().map(|event| event.data.u64()));
         Ok(&self.ready)
+    }
+
+    /// Waits until something is ready or `timeout` has passed, which may be shorter than the millisecond that [`Poller::wait`]
+    /// rounds up to, and returns the tags. The wait ends early without tags at a signal.
+    ///
+    /// # Errors
+    /// The error of `epoll_wait`, which means a broken instance.
+    pub fn wait_briefly(&mut self, timeout: Duration) -> Result<&[u64], Errno> {
+        let limit =
+            Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
+        let mut asked = [PollFd::new(&self.file, PollFlags::IN)];
+        match rustix::event::poll(&mut asked, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => {
+                self.ready.clear();
+                Ok(&self.ready)
+            }
+            Ok(_) => self.wait(Some(Duration::ZERO)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The tags that the last wait returned.
