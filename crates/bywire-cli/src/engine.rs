@@ -132,8 +132,8 @@ impl Running {
         Ok(Self { engine, control, stop })
     }
 
-    fn serve(mut self) -> Result<()> {
-        Ok(self.engine.serve(&self.control, self.stop)?)
+    fn serve(self) -> Result<()> {
+        Ok(self.engine.serve(self.control, self.stop)?)
     }
 }
 
@@ -143,9 +143,9 @@ impl Running {
 /// [`bywire_engine::engine::EngineError`], or those of the kernel.
 pub fn relay_beside(service: &Path) -> Result<()> {
     let control = ControlSocket::open(&service.with_file_name(CONTROL))?;
-    let mut engine = Engine::start(service)?;
+    let engine = Engine::start(service)?;
     bywire_command::output::print(launch::READY)?;
-    Ok(engine.serve(&control, &Eventfd::new()?)?)
+    Ok(engine.serve(control, &Eventfd::new()?)?)
 }
 
 /// Answers callers on a thread, which asks the engine like any other program, at most once a second.

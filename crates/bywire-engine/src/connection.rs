@@ -10,10 +10,12 @@ use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::{
-    ASKS_BACK, HALF, Mapped, News, RING_BYTES, Route, SEGMENT_BYTES, Stream, head_bytes, rest_bytes,
+    ASKS_BACK, FORKED, HALF, LEAVING, Mapped, News, RING_BYTES, Route, SEGMENT_BYTES, Stream, head_bytes,
+    rest_bytes,
 };
 use bywire_sys::Errno;
 use bywire_sys::deferred;
+use bywire_sys::interrupt::Interrupter;
 use bywire_sys::memory::{Mapping, OfferError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -23,6 +25,8 @@ use crate::relay::{self, Next, View};
 pub const STREAM: Stream = Stream::new(RING_BYTES);
 /// The kernel gets at most so much by one call, so that a program that waits for room hears of it before all is sent.
 const SEND_BYTES_MAX: usize = 256 << 10;
+/// How long a peer may read nothing of a program that has gone: about as long as the kernel keeps such a connection.
+const PATIENCE_MS: u32 = 120_000;
 /// Calls for one connection before the others have their turn.
 const CALLS_MAX: usize = 8;
 
@@ -33,6 +37,7 @@ pub struct Program {
     page: Mapping,
     /// The value of the page's word for which it was rung last.
     rung: Cell<u64>,
+    interrupter: Rc<Interrupter>,
 }
 
 impl Program {
@@ -40,15 +45,16 @@ impl Program {
     ///
     /// # Errors
     /// [`OfferError`] if the page is none.
-    pub fn new(doorbell: OwnedFd, page: &OwnedFd) -> Result<Self, OfferError> {
+    pub fn new(doorbell: OwnedFd, page: &OwnedFd, interrupter: Rc<Interrupter>) -> Result<Self, OfferError> {
         let page = Mapping::accept_with_holes(page, PAGE_BYTES)?;
-        Ok(Self { doorbell, page, rung: Cell::new(0) })
+        Ok(Self { doorbell, page, rung: Cell::new(0), interrupter })
     }
 
     fn ring(&self) {
         if let Some(rung) = doorbell_rule::must_ring(&Mapped::new(&self.page), self.rung.get()) {
-            // An eventfd whose counter is full was rung already.
-            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+            // An eventfd whose counter is full was rung already. A program that has made its own eventfd wait when it is full
+            // does not hold up the others.
+            self.interrupter.bound(|| _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()));
             self.rung.set(rung);
         }
     }
@@ -98,15 +104,16 @@ impl Asked {
     /// The service has paired it with a program, whose segment is in these files.
     ///
     /// # Errors
-    /// [`OfferError`] if the files are no segment.
-    pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<Served, OfferError> {
+    /// This value, if the files are no segment.
+    pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<Served, Self> {
         let remote = match segment {
-            [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES)?,
-            [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()])?,
-            _ => return Err(OfferError::WrongSize),
+            [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES),
+            [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()]),
+            _ => Err(OfferError::WrongSize),
         };
+        let Ok(remote) = remote else { return Err(self) };
         let Self { socket, own } = self;
-        Ok(Served { socket, own, remote, program, woken: 0, has_gone: false, bytes: 0 })
+        Ok(Served { socket, own, remote, program, woken: 0, has_gone: false, is_bounded: false, bytes: 0 })
     }
 }
 
@@ -119,6 +126,8 @@ pub struct Served {
     program: Rc<Program>,
     woken: u32,
     has_gone: bool,
+    /// See [`PATIENCE_MS`].
+    is_bounded: bool,
     bytes: u64,
 }
 
@@ -132,6 +141,20 @@ impl Served {
     /// The program has closed the connection, or has ended.
     pub fn note_gone(&mut self) {
         self.has_gone = true;
+        self.bound_patience();
+    }
+
+    /// Returns whether nobody sends on it any more, as far as is known.
+    pub fn has_gone(&self) -> bool {
+        self.has_gone || STREAM.flags(&Mapped::new(&self.remote)) & LEAVING != 0
+    }
+
+    /// From here on a peer that reads nothing ends the connection after a while, as it ends one that the kernel alone has.
+    fn bound_patience(&mut self) {
+        if !self.is_bounded && self.has_gone() {
+            self.is_bounded = true;
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.socket, PATIENCE_MS);
+        }
     }
 
     /// Returns whether the kernel has ended the connection, or both of its directions.
@@ -174,7 +197,10 @@ impl Served {
                 Next::Send => match self.send() {
                     Ok(0) => return moved,
                     Ok(_) => moved = Look::Moved,
-                    Err(Errno::AGAIN) => return Look::Full,
+                    Err(Errno::AGAIN) => {
+                        self.bound_patience();
+                        return Look::Full;
+                    }
                     Err(error) => return self.fail(error),
                 },
             }
@@ -184,21 +210,18 @@ impl Served {
 
     fn view(&self) -> Result<View, Corrupt> {
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
-        // The flag comes first: it was raised behind the last byte.
-        let is_half = STREAM.flags(&remote) & HALF != 0;
+        // The flags come first: they were raised behind the last byte.
+        let flags = STREAM.flags(&remote);
+        let is_half = flags & HALF != 0;
         let route = STREAM.route(&remote)?;
         let unread = STREAM.available(&own, &remote)?;
-        Ok(View { route, unread, is_half, has_gone: self.has_gone })
+        Ok(View { route, unread, is_half, has_gone: self.has_gone() })
     }
 
     /// Gives the kernel one piece. `Ok(0)`: the program takes its bytes back just now.
     fn send(&mut self) -> Result<usize, Errno> {
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
-        let may_take = match STREAM.begin_taking(&own, &remote) {
-            Ok(Route::Ring) => true,
-            Ok(Route::Ending) => self.has_gone,
-            _ => false,
-        };
+        let may_take = STREAM.begin_taking(&own, &remote) == Ok(Route::Ring);
         let available = if may_take { STREAM.available(&own, &remote).unwrap_or(0) } else { 0 };
         let parts = STREAM.places(&remote, STREAM.head(&own), available.min(SEND_BYTES_MAX));
         let sent = if available > 0 { self.remote.send(&self.socket, parts) } else { Ok(0) };
@@ -234,9 +257,14 @@ impl Served {
     /// death a reset, because bytes may have been in the ring.
     fn end_in_order(&mut self) {
         self.give_back();
-        // A program that still sends has only lost the pairing service. It goes on by itself.
+        // A program that still sends has only lost the pairing service, and goes on by itself. A child of a program that was
+        // killed may go on, too, and its own death must be a reset while it owes bytes.
+        let is_over = STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) != FORKED;
         let is_empty = self.view().is_ok_and(|view| view.unread == 0);
-        if is_empty && matches!(rustix::net::sockopt::socket_linger(&self.socket), Ok(Some(Duration::ZERO))) {
+        if is_over
+            && is_empty
+            && matches!(rustix::net::sockopt::socket_linger(&self.socket), Ok(Some(Duration::ZERO)))
+        {
             let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
         }
     }

@@ -10,11 +10,11 @@ use bywire_sys::directory;
 
 use crate::counts::Counts;
 
-/// A caller that is silent is not waited for any longer, so that it holds up no connection.
-const CALLER_TIMEOUT: Duration = Duration::from_millis(100);
+/// A caller that is silent is not waited for any longer: connections wait meanwhile.
+const CALLER_TIMEOUT: Duration = Duration::from_millis(5);
 /// How long a caller waits for an engine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-const REQUEST_BYTES_MAX: u64 = 64;
+const REQUEST_BYTES_MAX: usize = 64;
 const ANSWER_BYTES_MAX: u64 = 4096;
 
 /// A question to an engine.
@@ -61,9 +61,10 @@ impl ControlSocket {
         let (mut caller, _) = self.listener.accept().ok()?;
         caller.set_read_timeout(Some(CALLER_TIMEOUT)).ok()?;
         caller.set_write_timeout(Some(CALLER_TIMEOUT)).ok()?;
-        let mut word = Vec::new();
-        Read::take(&mut caller, REQUEST_BYTES_MAX).read_to_end(&mut word).ok()?;
-        let request = serde_json::from_slice(&word).ok()?;
+        // A caller sends all of it at once.
+        let mut word = [0; REQUEST_BYTES_MAX];
+        let length = caller.read(&mut word).ok()?;
+        let request = serde_json::from_slice(word.get(..length)?).ok()?;
         let answer = serde_json::to_vec(&counts(request)).ok()?;
         caller.write_all(&answer).ok()?;
         Some(request)

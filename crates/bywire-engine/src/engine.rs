@@ -4,13 +4,14 @@
 //! ring its doorbell only when its page says that it sleeps.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::Mapped;
+use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::{Errno, deferred, limits, scheduling};
 
@@ -33,8 +34,14 @@ const BURST_BYTES: u64 = 16 << 10;
 const SMALL_BURSTS_MAX: u32 = 64;
 /// Quiet connections that are looked at in one tick, in turn.
 const QUIET_AT_ONCE: usize = 64;
-/// How long the engine waits at its end for programs to take their directions back.
+/// The time until it tries again to say what the service had no room for.
+const SAY_AGAIN: Duration = Duration::from_millis(1);
+/// How long an engine that ends gives the kernel bytes of programs that go on.
 const LAST_WAIT: Duration = Duration::from_millis(50);
+/// How long it gives the kernel bytes of programs that have ended,
+const FINISH_MAX: Duration = Duration::from_secs(60);
+/// and how often it looks at them.
+const FINISH_LOOK: Duration = Duration::from_millis(20);
 /// Connections of one engine: each takes a descriptor and a place in the address space.
 const CONNECTIONS_MAX: usize = 20_000;
 /// The limit of descriptors that an engine asks for.
@@ -80,6 +87,7 @@ pub struct Engine {
     /// The place in `quiet` from which the next look goes on.
     turn: usize,
     programs: HashMap<u32, Rc<Program>>,
+    interrupter: Rc<Interrupter>,
     counts: Counts,
 }
 
@@ -148,24 +156,25 @@ impl Engine {
             quiet: Vec::new(),
             turn: 0,
             programs: HashMap::new(),
+            interrupter: Rc::new(Interrupter::here()),
             counts: Counts::default(),
         })
     }
 
     /// Serves until `stop` can be read, a caller of `control` asks for the end, or the service ends. Then every program
-    /// takes its connections back.
+    /// takes its connections back, and another engine may begin. This one still gives the kernel what programs have left
+    /// that have ended, for a minute at most.
     ///
     /// # Errors
     /// [`EngineError::ServiceEnded`], or the error of the kernel if it cannot wait.
-    pub fn serve(
-        &mut self,
-        control: &ControlSocket,
-        stop: &impl std::os::fd::AsFd,
-    ) -> Result<(), EngineError> {
+    pub fn serve(mut self, control: ControlSocket, stop: &impl AsFd) -> Result<(), EngineError> {
         self.poller.add(control.listener(), CONTROL)?;
         self.poller.add(stop, STOP)?;
-        let ended = self.serve_until(control);
-        self.end();
+        let ended = self.serve_until(&control);
+        let left = self.end();
+        drop(control);
+        drop(self);
+        finish(left);
         ended
     }
 
@@ -174,9 +183,11 @@ impl Engine {
         loop {
             let has_moved = self.look_at_active() | self.look_at_quiet(QUIET_AT_ONCE);
             let has_more_to_say = self.pairing.say_what_waits();
-            idle_ticks = if has_moved || has_more_to_say { 0 } else { idle_ticks + 1 };
+            idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
             let ready = match idle_ticks < IDLE_TICKS_MAX {
                 true => self.poller.wait_briefly(TICK)?.to_vec(),
+                // The service has to read first.
+                false if has_more_to_say => self.poller.wait(Some(SAY_AGAIN))?.to_vec(),
                 false => self.sleep()?,
             };
             for tag in ready {
@@ -333,14 +344,28 @@ impl Engine {
                 let Some(asked) = self.asked.remove(&name) else { return };
                 let program = match self.programs.get(&program) {
                     Some(known) => Some(Rc::clone(known)),
-                    None => Program::new(doorbell, &page).ok().map(|new| {
+                    None => Program::new(doorbell, &page, Rc::clone(&self.interrupter)).ok().map(|new| {
                         let new = Rc::new(new);
                         self.programs.insert(program, Rc::clone(&new));
                         new
                     }),
                 };
-                let connection = program.and_then(|program| asked.paired(program, &segment).ok());
-                match connection.filter(|connection| self.poller.add_paused(connection, name).is_ok()) {
+                let connection = match program {
+                    Some(program) => asked.paired(program, &segment),
+                    None => Err(asked),
+                };
+                let connection = match connection {
+                    Ok(connection) if self.poller.add_paused(&connection, name).is_ok() => Some(connection),
+                    Ok(connection) => {
+                        connection.release();
+                        None
+                    }
+                    Err(asked) => {
+                        asked.release();
+                        None
+                    }
+                };
+                match connection {
                     Some(connection) => {
                         self.served.insert(name, Entry::new(connection));
                         self.active.push(name);
@@ -402,15 +427,45 @@ impl Engine {
         }
     }
 
-    /// Gives every direction back. Bytes that the kernel takes are sent before.
-    fn end(&mut self) {
+    /// Gives every direction back. Bytes that the kernel takes are sent before. Returns the connections of programs that have
+    /// ended, and with them the bytes that the kernel has not taken.
+    fn end(&mut self) -> Vec<Served> {
         let names: Vec<u64> = self.served.keys().copied().collect();
-        let end = std::time::Instant::now() + LAST_WAIT;
-        while std::time::Instant::now() < end
-            && names.iter().any(|name| self.look(*name) == Some(Look::Moved))
-        {}
-        names.into_iter().for_each(|name| self.end_connection(name));
+        let end = Instant::now() + LAST_WAIT;
+        let mut has_moved = true;
+        while has_moved && Instant::now() < end {
+            has_moved = false;
+            names.iter().for_each(|name| has_moved |= self.look(*name) == Some(Look::Moved));
+        }
         self.asked.drain().for_each(|(_, asked)| asked.release());
+        let connections = self.served.drain().map(|(_, entry)| entry.connection);
+        let (left, others): (Vec<_>, Vec<_>) = connections.partition(Served::has_gone);
+        left.iter().for_each(|connection| self.poller.remove(connection));
+        others.into_iter().for_each(Served::release);
         self.pairing.leave();
+        left
+    }
+}
+
+/// Gives the kernel the last bytes of programs that have ended.
+fn finish(mut left: Vec<Served>) {
+    let Ok(mut poller) = Poller::new() else { return };
+    let end = Instant::now() + FINISH_MAX;
+    while !left.is_empty() && Instant::now() < end {
+        let mut still = Vec::new();
+        for mut connection in left {
+            match connection.look() {
+                Look::Over => connection.release(),
+                Look::Full if connection.has_ended() => connection.release(),
+                Look::Full | Look::Idle | Look::Moved => still.push(connection),
+            }
+        }
+        left = still;
+        // The poller tells of room. Whatever it does not tell is found by the next look.
+        for connection in &left {
+            let _ = poller.add_paused(connection, 0).and_then(|()| poller.await_writable(connection, 0));
+        }
+        let _ = poller.wait(Some(FINISH_LOOK));
+        left.iter().for_each(|connection| poller.remove(connection));
     }
 }

@@ -11,7 +11,7 @@ pub struct View {
     pub unread: usize,
     /// The program has shut down its sending, behind these bytes.
     pub is_half: bool,
-    /// The program has closed the connection, or has ended.
+    /// The program has closed the connection, or has ended. A forked child may still have it.
     pub has_gone: bool,
 }
 
@@ -36,14 +36,15 @@ pub fn next(view: View) -> Next {
         // Its last piece went through the kernel, if it was killed halfway.
         Route::Kernel | Route::Pending if view.has_gone => Next::Release,
         Route::Kernel | Route::Pending => Next::Nothing,
-        // It is about to take its bytes back, so nobody begins to take any. If it was killed there, they are the
-        // engine's to send.
+        // It is about to take its bytes back, so nobody begins to take any. Another process of its family may be doing so
+        // although the program has gone.
         Route::Ending if !view.has_gone => Next::Nothing,
-        Route::Ring | Route::Ending if view.unread > 0 => Next::Send,
+        Route::Ending => Next::Abandon,
+        Route::Ring if view.unread > 0 => Next::Send,
         // Another process may still have the connection, and receive.
-        Route::Ring | Route::Ending if view.is_half => Next::ShutDown,
-        Route::Ring | Route::Ending if view.has_gone => Next::Release,
-        Route::Ring | Route::Ending => Next::Nothing,
+        Route::Ring if view.is_half => Next::ShutDown,
+        Route::Ring if view.has_gone => Next::Release,
+        Route::Ring => Next::Nothing,
         // The program gives the rest to the kernel by itself. If it is killed meanwhile, nobody knows how much of it the
         // kernel has: the program has made that a reset.
         Route::Back(_) => Next::Abandon,
@@ -75,8 +76,9 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_from_a_program_that_takes_its_bytes_back() {
-        for view in views().filter(|view| !view.has_gone && view.route == Route::Ending) {
-            assert_eq!(next(view), Next::Nothing, "{view:?}");
+        for view in views().filter(|view| view.route == Route::Ending) {
+            let expected = if view.has_gone { Next::Abandon } else { Next::Nothing };
+            assert_eq!(next(view), expected, "{view:?}");
         }
         for view in views().filter(|view| matches!(view.route, Route::Back(_))) {
             assert_eq!(next(view), Next::Abandon, "{view:?}");
@@ -87,7 +89,7 @@ mod tests {
     fn the_descriptor_of_a_program_that_has_gone_is_let_go_once_its_bytes_are_sent() {
         for view in views().filter(|view| view.has_gone) {
             let next = next(view);
-            let sends = view.unread > 0 && matches!(view.route, Route::Ring | Route::Ending);
+            let sends = view.unread > 0 && view.route == Route::Ring;
             assert_eq!(next == Next::Send, sends, "{view:?}");
             assert!(sends || !matches!(next, Next::Nothing), "{view:?}");
         }
@@ -96,8 +98,7 @@ mod tests {
     #[test]
     fn an_end_of_sending_is_told_behind_the_last_byte_only() {
         for view in views() {
-            let is_ring = view.route == Route::Ring || view.route == Route::Ending && view.has_gone;
-            let expected = is_ring && view.unread == 0 && view.is_half;
+            let expected = view.route == Route::Ring && view.unread == 0 && view.is_half;
             assert_eq!(next(view) == Next::ShutDown, expected, "{view:?}");
         }
     }

@@ -101,6 +101,8 @@ pub const DEAF: u64 = 8;
 pub const BROKEN_OFF: u64 = 16;
 /// This end has ended its ring, and the kernel has not been given all of its last bytes.
 pub const OWES: u64 = 32;
+/// Other processes than the one that has offered this end may have it.
+pub const FORKED: u64 = 64;
 
 /// How the bytes of a direction travel now, as published by its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

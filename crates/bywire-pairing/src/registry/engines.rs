@@ -10,8 +10,10 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug, Default)]
 pub struct Engines {
     pub by_user: HashMap<u32, Engine>,
-    /// Requests that were not answered yet, by their names.
-    pub takes: HashMap<u64, Take>,
+    /// Requests that were not answered yet, by their names,
+    takes: HashMap<u64, Take>,
+    /// and their names by the ends of programs.
+    asked: HashMap<(u64, u64), u64>,
     /// Ends of programs that are over, and of which their engines were not told yet: the names of each engine.
     ended: HashMap<u64, VecDeque<u64>>,
     /// Ends of programs that an engine serves: the engine, and its name for the connection.
@@ -48,14 +50,22 @@ impl Engines {
 
     /// Forgets a program, as an engine and as one that is served.
     pub fn dismiss(&mut self, tag: u64) {
+        // The ends of a program were over one by one.
+        if !self.by_user.values().any(|engine| engine.tag == tag) {
+            return;
+        }
         self.by_user.retain(|_, engine| engine.tag != tag);
-        self.takes.retain(|_, take| take.engine != tag && take.program != tag);
+        self.takes.retain(|_, take| take.engine != tag);
+        self.asked.retain(|_, name| self.takes.contains_key(name));
         self.served.retain(|_, (engine, _)| *engine != tag);
         self.ended.remove(&tag);
     }
 
     /// This end of a program is over. Returns the engine that serves it, which is to be told.
     pub fn end(&mut self, tag: u64, token: u64) -> Option<u64> {
+        if let Some(name) = self.asked.remove(&(tag, token)) {
+            self.takes.remove(&name);
+        }
         let (engine, name) = self.served.remove(&(tag, token))?;
         self.ended.entry(engine).or_default().push_back(name);
         Some(engine)
@@ -68,6 +78,20 @@ impl Engines {
 
     /// Returns whether an engine was asked for this end of a program, and has not answered yet.
     pub fn is_asked(&self, program: u64, token: u64) -> bool {
-        self.takes.values().any(|take| (take.program, take.token) == (program, token))
+        self.asked.contains_key(&(program, token))
+    }
+
+    /// An engine was asked, under this name.
+    pub fn ask(&mut self, name: u64, take: Take) {
+        self.asked.insert((take.program, take.token), name);
+        self.takes.insert(name, take);
+    }
+
+    /// The request of this name, which its engine has answered. `None`: there is none, or it is another engine's.
+    pub fn answered(&mut self, engine: u64, name: u64) -> Option<Take> {
+        let take = self.takes.get(&name).copied().filter(|take| take.engine == engine)?;
+        self.takes.remove(&name);
+        self.asked.remove(&(take.program, take.token));
+        Some(take)
     }
 }

@@ -46,7 +46,7 @@ impl Registry {
         self.next += 1;
         let packet = Packet { code: link, number: process, ..Packet::new(Kind::Take, name) };
         if self.tell(engine.tag, packet, &[connection.as_fd()]) {
-            self.engines.takes.insert(name, Take { engine: engine.tag, program: tag, token, link });
+            self.engines.ask(name, Take { engine: engine.tag, program: tag, token, link });
         }
         true
     }
@@ -54,13 +54,11 @@ impl Registry {
     /// An engine answers a request.
     pub(super) fn taken(&mut self, tag: u64, name: u64, segment: Vec<OwnedFd>) -> bool {
         let segment: Vec<_> = segment.into_iter().map(Held::from).collect();
-        let asked = self.engines.takes.get(&name).copied().filter(|take| take.engine == tag);
         // The program may have ended meanwhile, or met its other end.
-        let Some(take) = asked else {
+        let Some(take) = self.engines.answered(tag, name) else {
             self.left.extend(segment);
             return self.verdict(tag, name, Verdict::Refused);
         };
-        self.engines.takes.remove(&name);
         if segment.is_empty() {
             return true;
         }

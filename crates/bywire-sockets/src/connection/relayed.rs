@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::protocol::link;
 use bywire_ring::lane::Corrupt;
-use bywire_ring::stream::{HALF, LEAVING, News, Route};
+use bywire_ring::stream::{FORKED, HALF, LEAVING, News, Route};
 
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::{kept_error, owed};
@@ -22,6 +22,16 @@ use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, TOLD_LOSS};
 use crate::os::{errno, kernel};
 use crate::pairing::seek;
 use crate::wakeup::doorbell;
+
+/// A child is about to have this socket as well. An engine is told that the end of this process need not be the end of the
+/// connection.
+pub fn note_fork(socket: &Socket) {
+    if socket.is_relayed()
+        && let Some(Ok(connection)) = sockets::by_index(socket.fd, socket.index).map(Socket::mapped)
+    {
+        connection.raise_end(FORKED);
+    }
+}
 
 /// Takes the sending direction of this socket back from an engine, if one relays it.
 pub fn leave(fd: i32) {

@@ -84,10 +84,10 @@ fn serve() {
     // A killed engine leaves its socket.
     let control = ControlSocket::open(&control).expect("a control socket");
     let service = PathBuf::from(test_service::told(SERVICE_VARIABLE));
-    let mut engine = bywire_engine::engine::Engine::start(&service).expect("an engine");
+    let engine = bywire_engine::engine::Engine::start(&service).expect("an engine");
     test_service::say("serves");
     let never = Eventfd::new().expect("a descriptor");
-    let _ended = engine.serve(&control, &never);
+    let _ended = engine.serve(control, &never);
 }
 
 /// The byte of a stream at a place.
