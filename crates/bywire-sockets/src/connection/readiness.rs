@@ -43,15 +43,6 @@ impl Ready {
 impl Connection {
     /// Looks at the connection for a caller that waits for `wanted`.
     pub fn ready(&self, wanted: u32) -> Ready {
-        let mut ready = self.look(wanted);
-        if !self.is_unix() {
-            ready.bits &= !OUT_OF_BAND;
-        }
-        ready
-    }
-
-    #[inline(always)]
-    fn look(&self, wanted: u32) -> Ready {
         self.serve();
         let ended = self.ended();
         if self.is_broken() && self.is_dissolved() {
@@ -59,7 +50,7 @@ impl Connection {
             return Ready { bits, ask: wanted, ..Ready::default() };
         }
         if self.is_broken() {
-            return Ready { bits: IN | OUT | RDHUP | ALWAYS, ended, ..Ready::default() };
+            return Ready { bits: IN | self.room_bits() | RDHUP | ALWAYS, ended, ..Ready::default() };
         }
         let mut ready = Ready { ask: wanted & !(IN | OUT | RDHUP), ended, ..Ready::default() };
         let source = match self.current_source() {
@@ -82,12 +73,12 @@ impl Connection {
             Ok(Source::Ring(0) | Source::Held) => {}
             Ok(Source::Ring(_)) => ready.bits |= IN,
             // The next call handles the error.
-            Err(_) => ready.bits |= IN | OUT,
+            Err(_) => ready.bits |= IN | self.room_bits(),
         }
         match STREAM.route(&self.own) {
             Ok(Route::Ring | Route::Ending) => {
                 if wanted & OUT != 0 && (self.peer_is_gone() || self.is_refused() || self.is_writable()) {
-                    ready.bits |= OUT;
+                    ready.bits |= self.room_bits();
                 }
             }
             _ if self.owes() => (ready.ask, ready.withheld) = (ready.ask | libc::EPOLLOUT as u32, OUT),
@@ -100,10 +91,10 @@ impl Connection {
             ready.ask |= RDHUP;
         }
         if ended & HUNG_UP != 0 {
-            ready.bits |= IN | OUT | RDHUP | libc::EPOLLHUP as u32;
+            ready.bits |= IN | self.room_bits() | RDHUP | libc::EPOLLHUP as u32;
         }
         if ended & FAILED != 0 {
-            ready.bits |= IN | OUT;
+            ready.bits |= IN | self.room_bits();
         }
         if ended & (HUNG_UP | FAILED) != 0 {
             // An error is reported until somebody has taken it, which only the kernel knows.
@@ -113,6 +104,11 @@ impl Connection {
             }
         }
         ready
+    }
+
+    /// What a socket of this domain reports of its room.
+    fn room_bits(&self) -> u32 {
+        if self.is_unix() { OUT } else { OUT & !OUT_OF_BAND }
     }
 
     /// Both directions are in the rings, nothing can be read, and neither end asks for anything or ends. While that
@@ -128,6 +124,9 @@ impl Connection {
     fn ended(&self) -> u8 {
         let ended = self.shared.ended.load(Ordering::Relaxed);
         let flags = STREAM.flags(&self.remote);
+        if ended == 0 && flags & (HALF | LEAVING | DEAF) == 0 {
+            return 0;
+        }
         let is_told = flags & HALF != 0 && ended & FINISHED == 0;
         // Bytes sent to a closed end result in an error, later.
         let is_left = flags & LEAVING != 0 && ended & HUNG_UP == 0;

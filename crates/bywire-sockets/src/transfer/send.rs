@@ -253,20 +253,10 @@ fn send_within(
                 count(connection.shared, sent);
                 return sent;
             }
-            // As in the kernel: a call that has slept takes the error of bytes that were left unread, even if it reports
-            // what it has sent.
-            Step::Refused if waiting.is_some() && connection.is_unix() => {
-                let error = errno::keep(|| connection.take_any_error());
-                return match error {
-                    Some(number) if done == 0 => errno::fail(number),
-                    _ => broken_pipe(done, flags),
-                };
+            Step::Refused => {
+                return refused(connection, done, flags, waiting.is_some())
+                    .unwrap_or_else(|| real(connection));
             }
-            Step::Refused if done > 0 => return done as isize,
-            Step::Refused if connection.is_refused() => return broken_pipe(0, flags),
-            // A Unix socket keeps its error for a receive.
-            Step::Refused if connection.is_unix() => return real(connection),
-            Step::Refused => return connection.take_error().map_or_else(|| real(connection), errno::fail),
             Step::Full => {
                 connection.note_full();
                 connection.check_engine();
@@ -299,6 +289,28 @@ fn send_within(
             }
         }
     }
+}
+
+/// The result of a call whose rest is refused. `None`: the kernel has the right error.
+#[cold]
+#[inline(never)]
+fn refused(connection: &Connection, done: usize, flags: i32, has_slept: bool) -> Option<isize> {
+    // As in the kernel: a call that has slept takes the error of bytes that were left unread, even if it reports what it
+    // has sent.
+    if has_slept && connection.is_unix() {
+        return Some(match errno::keep(|| connection.take_any_error()) {
+            Some(number) if done == 0 => errno::fail(number),
+            _ => broken_pipe(done, flags),
+        });
+    }
+    if done > 0 {
+        return Some(done as isize);
+    }
+    if connection.is_refused() {
+        return Some(broken_pipe(0, flags));
+    }
+    // A Unix socket keeps its error for a receive.
+    if connection.is_unix() { None } else { connection.take_error().map(errno::fail) }
 }
 
 /// Bytes of a long send that are published at once.
