@@ -55,6 +55,13 @@
 //!   record of one of its streams. The receiver holds it until it has processed that one, and later ones of the low lane behind it.
 //!   The sender has no more than [`Limits::early_bytes_max`] bytes under way in this situation.
 //!
+//! # Driving it
+//!
+//! A loop of an engine takes what has arrived ([`Streams::receive`]), queues and drains what its rings have, and then makes
+//! messages while the link has room: those of the high lane until there is none, then those of the low lane
+//! ([`Streams::transmit`]). Before it sleeps it calls [`Streams::flush`] and transmits once more. Nothing happens by itself, so
+//! there is no timeout. A call, a record and a piece take constant time, and an idle stream takes none.
+//!
 //! # Bounds
 //!
 //! [`Limits`] bound the streams that a peer opens, those that wait for an answer, the bytes of each stream and of all, and the

@@ -76,7 +76,8 @@ impl Streams {
     }
 
     /// Makes the next message of a lane in `target`, and returns its length, which is 0 if there is none. The machine counts
-    /// it as sent: the caller sends messages of each lane in this order, and never drops one while the connection lasts.
+    /// it as sent: the caller sends messages of each lane in this order, and never drops one while the connection lasts. It
+    /// keeps one that the link has no room for.
     ///
     /// `read` writes the bytes of a stream from an offset on into a slice, all of it. It is only asked for bytes that the
     /// caller has queued.
