@@ -1,4 +1,4 @@
-//! Programs in C, each compiled once, however many tests run it.
+//! Programs in C and C++, each compiled once, however many tests run it.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,8 +6,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-use crate::exclusive;
 
 /// Compiles a source to `program`: the compiler, the source, and the words behind it. What an earlier test has compiled of the
 /// same files by the same words is taken from `kept`, a directory that the tests of a crate share: `CARGO_TARGET_TMPDIR`.
@@ -22,12 +20,13 @@ use crate::exclusive;
 pub fn compile(kept: &Path, compiler: &str, source: &Path, words: &[&str], program: &Path) -> io::Result<()> {
     let place = kept.join(format!("compiled-{:016x}", key(compiler, source, words)?));
     if !place.exists() {
-        // The next test waits for it instead of compiling the same.
-        let _lock = exclusive("compiler");
+        fs::create_dir_all(kept)?;
+        // The next test waits for it instead of compiling the same. Other programs are compiled meanwhile.
+        let lock = fs::File::create(place.with_extension("lock"))?;
+        lock.lock()?;
         if !place.exists() {
             // A name that no program has before it is whole.
-            let unfinished = kept.join(format!("compiled-{}", std::process::id()));
-            fs::create_dir_all(kept)?;
+            let unfinished = place.with_extension("unfinished");
             check(&Command::new(compiler).arg(source).args(words).arg("-o").arg(&unfinished).output()?);
             fs::rename(&unfinished, &place)?;
         }

@@ -1,9 +1,11 @@
 //! Fixtures that the tests of several crates share.
 #![allow(missing_docs, reason = "tests read them beside their uses")]
 
+#[cfg(feature = "ports")]
 pub mod actor;
 mod again;
 mod compiled;
+#[cfg(feature = "ports")]
 pub mod connected;
 pub mod counting;
 pub mod draw;
@@ -13,8 +15,10 @@ pub mod here;
 pub mod kernel;
 pub mod linger;
 pub mod protocol_client;
+#[cfg(feature = "ports")]
 pub mod rogue;
 pub mod running;
+#[cfg(feature = "ports")]
 pub mod test_network;
 mod tier;
 mod waiting;

@@ -64,7 +64,7 @@ fn the_project_of_the_examples_is_built_against_the_shared_library() {
     if !has("cmake") {
         return;
     }
-    let installed = Installed::new();
+    let installed = Installed::own();
     let files = ["cpp/CMakeLists.txt", "cpp/echo.cpp", "cpp/ask.cpp"];
     check_project(&installed, &project(&installed, "shared", &files, None), installed.path());
     // Moved to another root, as Debian's packages have it: `lib` is a link to `usr/lib`, and libraries are in a directory
@@ -86,9 +86,9 @@ fn a_project_in_c_and_cpp_is_built_against_the_static_library() {
     let installed = Installed::new();
     let files = ["c/echo.c", "cpp/ask.cpp"];
     let project = project(&installed, "static", &files, Some(STATIC_PROJECT));
-    let configured = configure(&project, installed.path());
+    let configured = configure(&project, installed.prefix());
     assert!(configured.status.success(), "{configured:?}");
-    check_project(&installed, &project, installed.path());
+    check_project(&installed, &project, installed.prefix());
     let needed = succeed(Command::new("ldd").arg(project.join("build/ask")));
     assert!(!needed.contains("libbywire"), "{needed}");
 }
@@ -98,7 +98,7 @@ fn a_request_for_another_version_is_refused() {
     if !has("cmake") {
         return;
     }
-    let installed = Installed::new();
+    let installed = Installed::own();
     let version = env!("CARGO_PKG_VERSION");
     let minor = version.rsplit_once('.').expect("three numbers").0;
     let exact = format!("{version} EXACT");

@@ -61,7 +61,7 @@ fn null_and_invalid_arguments_are_errors() {
 #[test]
 fn every_code_of_the_header_has_a_sentence() {
     let installed = Installed::new();
-    let header = std::fs::read_to_string(installed.path().join("include/bywire.h")).expect("the header");
+    let header = std::fs::read_to_string(installed.prefix().join("include/bywire.h")).expect("the header");
     let names: Vec<&str> =
         header.lines().filter_map(|line| line.trim().strip_prefix("BW_ERROR_")?.split(' ').next()).collect();
     assert!(names.len() > 40, "{names:?}");

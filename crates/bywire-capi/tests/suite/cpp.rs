@@ -34,11 +34,16 @@ fn write(installed: &Installed, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Builds the program that uses everything, and runs it.
+/// Builds the program that uses everything.
+fn build_walk(installed: &Installed, compiler: &str, words: &[&str]) -> PathBuf {
+    let words: Vec<&str> = words.iter().chain(&WARNINGS).copied().collect();
+    installed.build(compiler, &words, &walk())
+}
+
+/// Builds the program, and runs it.
 fn check_walk(compiler: &str, words: &[&str]) {
     let installed = Installed::new();
-    let words: Vec<&str> = words.iter().chain(&WARNINGS).copied().collect();
-    let program = installed.build(compiler, &words, &walk());
+    let program = build_walk(&installed, compiler, words);
     assert_eq!(installed.run(&program, &[]), "walked\n", "{words:?}");
 }
 
@@ -79,7 +84,7 @@ fn valgrind_finds_no_error_and_no_leak_in_the_program() {
         return;
     }
     let installed = Installed::new();
-    let program = installed.build("g++", &["-std=c++20"], &walk());
+    let program = build_walk(&installed, "g++", &["-std=c++20"]);
     let mut valgrind = installed.command(Path::new("valgrind"), &[]);
     valgrind.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
     assert_eq!(succeed(valgrind.arg(program)), "walked\n");
@@ -109,7 +114,7 @@ fn the_header_compiles_alone_and_twice_and_an_older_standard_is_refused_with_the
         installed.run(&installed.build("g++", &words, &source), &[]);
     }
     let mut older = Command::new("g++");
-    older.args(["-std=c++17", "-fsyntax-only", "-I"]).arg(installed.path().join("include")).arg(source);
+    older.args(["-std=c++17", "-fsyntax-only", "-I"]).arg(installed.prefix().join("include")).arg(source);
     let refused = older.output().expect("g++");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("bywire.hpp requires C++20"), "{said}");
@@ -125,13 +130,13 @@ fn parts_with_different_results_do_not_link() {
     let [callee, caller] =
         [("callee.cpp", callee), ("caller.cpp", caller)].map(|(name, text)| write(&installed, name, text));
     let object = installed.path().join("callee.o");
-    let include = format!("-I{}", installed.path().join("include").display());
+    let include = format!("-I{}", installed.prefix().join("include").display());
     let mut compile = Command::new("g++");
     succeed(compile.args(["-std=c++20", "-c", &include]).arg(callee).arg("-o").arg(&object));
     let object = object.to_str().expect("UTF-8");
     let mut link = Command::new("g++");
     link.args(["-std=c++23", &include, object]).arg(&caller).arg("-o").arg(installed.path().join("caller"));
-    let refused = link.arg("-L").arg(installed.path().join("lib")).arg("-lbywire").output().expect("g++");
+    let refused = link.arg("-L").arg(installed.prefix().join("lib")).arg("-lbywire").output().expect("g++");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("undefined reference to `use("), "{said}");
     let program = installed.build("g++", &["-std=c++23", "-DBYWIRE_OWN_RESULT", object], &caller);

@@ -137,7 +137,7 @@ fn the_program_of_the_manual_builds_and_runs_by_the_printed_commands() {
     }
 
     // The page installs into `.bywire` at home, and for the static library into a directory of the machine.
-    std::os::unix::fs::symlink(installed.path(), installed.path().join(".bywire")).expect("a link");
+    std::os::unix::fs::symlink(installed.prefix(), installed.path().join(".bywire")).expect("a link");
     let finds = page.lines().find(|line| line.starts_with("export ")).expect("where it is found");
     let compiles = page.lines().filter(|line| line.starts_with("cc ") || line.starts_with("c++ "));
     let compiles: Vec<&str> = compiles.collect();
@@ -159,7 +159,7 @@ fn the_printed_cmake_project_builds_by_the_printed_commands() {
     }
     let page = page();
     let installed = Installed::new();
-    std::os::unix::fs::symlink(installed.path(), installed.path().join("bywire")).expect("a link");
+    std::os::unix::fs::symlink(installed.prefix(), installed.path().join("bywire")).expect("a link");
     let commands: Vec<&str> = page.lines().filter(|line| line.starts_with("cmake ")).collect();
     assert_eq!(commands.len(), 2, "{commands:?}");
     let root = example("..").canonicalize().expect("the tree");

@@ -10,14 +10,10 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use crate::installed::libraries;
+
 const X: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../x");
 const INSTALLER: &str = env!("CARGO_BIN_EXE_bywire-install");
-
-/// The directory of both libraries, which were built with the tests.
-fn libraries() -> PathBuf {
-    let program = std::env::current_exe().expect("this program");
-    program.parent().expect("a directory").to_owned()
-}
 
 fn script(path: &Path, text: &str) {
     fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("written");

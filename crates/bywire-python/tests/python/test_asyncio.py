@@ -2,33 +2,12 @@
 
 import asyncio
 import gc
-import threading
 import time
 import unittest
 import weakref
 
 import bywire
-
-
-class pumping:
-    """Has a thread take what arrives at a port."""
-
-    def __init__(self, port):
-        self.port = port
-        self.ended = False
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.ended:
-            self.port.pump()
-            time.sleep(0.0001)
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.ended = True
-        self.thread.join()
+from pump import pumping
 
 
 class Asyncio(unittest.TestCase):

@@ -11,6 +11,7 @@ import time
 import unittest
 
 import bywire
+from pump import pumping
 
 
 def connected_pair(**options):
@@ -77,7 +78,7 @@ class Messages(Pair):
             self.server.post(memory)
         transfer = self.to_server.start_send(b"a" * 50_000)
         self.assertIn("under way", repr(transfer))
-        with serving(self.client):
+        with pumping(self.client):
             message = self.server.receive(timeout=30)
         self.assertEqual(message.data, b"a" * 50_000)
         self.assertEqual(memory[:50_000], b"a" * 50_000)
@@ -371,7 +372,7 @@ class Regions(Pair):
     def test_put_get_and_notes(self):
         memory = bytearray(b"0123456789")
         region = self.server.register(memory, read=True, write=True)
-        with serving(self.server):
+        with pumping(self.server):
             self.to_server.put(region.key, b"abc", offset=2, note=b"note", timeout=30)
             self.assertEqual(self.to_server.get(region.key, 5, timeout=30), b"01abc")
             target = bytearray(3)
@@ -392,7 +393,7 @@ class Regions(Pair):
 
     def test_rights_hold(self):
         with self.server.register(b"read-only") as readable, self.server.register(9, read=False, write=True) as writable:
-            with serving(self.server):
+            with pumping(self.server):
                 self.assertEqual(self.to_server.get(readable.key, 4, timeout=30), b"read")
                 with self.assertRaises(bywire.NoRight):
                     self.to_server.put(readable.key, b"x", timeout=30)
@@ -400,27 +401,6 @@ class Regions(Pair):
                     self.to_server.get(writable.key, 1, timeout=30)
         with self.assertRaises(BufferError):
             self.server.register(b"read-only", write=True)
-
-
-class serving:
-    """Moves a port's transfers on in a thread."""
-
-    def __init__(self, port):
-        self.port = port
-        self.ended = False
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.ended:
-            self.port.pump()
-            time.sleep(0.0005)
-
-    def __enter__(self):
-        self.thread.start()
-
-    def __exit__(self, *_):
-        self.ended = True
-        self.thread.join()
 
 
 class Lending(Pair):

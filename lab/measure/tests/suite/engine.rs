@@ -364,7 +364,10 @@ impl<const RELIABLE_: bool> Endpoint for Faulty<RELIABLE_> {
         if self.flip_at == Some(self.sent) {
             message[length / 2] ^= 4;
         }
-        if self.shorten_at == Some(self.sent) {
+        // On a busy machine the message of this number may be one between two blocks, whose length is not checked.
+        if matches!(mark.kind(), Kind::Data | Kind::End)
+            && self.shorten_at.take_if(|at| *at <= self.sent).is_some()
+        {
             message.truncate(length - 1);
         }
         if !self.lose.as_mut().is_some_and(|lose| lose(mark)) {

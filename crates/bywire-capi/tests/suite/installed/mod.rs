@@ -1,76 +1,120 @@
-//! Bywire for C, installed in a directory of its own, and programs compiled against it as its users do.
+//! Bywire for C, installed once for all tests, and programs compiled against it as its users do.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use bywire_testing::{compile, exclusive};
 use tempfile::TempDir;
 
-/// An installation that is removed with the test; its ports live in a runtime directory inside it.
+/// An installation, and a directory that is removed with the test: for its sources, its programs and its ports.
 pub struct Installed {
+    prefix: PathBuf,
     directory: TempDir,
 }
 
+const INSTALLER: &str = env!("CARGO_BIN_EXE_bywire-install");
+/// Programs that several tests use, and the installation.
+const KEPT: &str = env!("CARGO_TARGET_TMPDIR");
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"];
 
+/// The directory of both libraries, which cargo has built beside the tests.
+pub fn libraries() -> PathBuf {
+    let program = std::env::current_exe().expect("this program");
+    program.parent().expect("a directory").to_owned()
+}
+
+fn install(prefix: &Path) {
+    succeed(Command::new(INSTALLER).arg("--libraries").arg(libraries()).arg("--prefix").arg(prefix));
+}
+
+/// Where the installation of what was built last is, which the first test makes.
+fn shared() -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    for file in
+        [libraries().join("libbywire_capi.so"), libraries().join("libbywire_capi.a"), INSTALLER.into()]
+    {
+        let metadata = fs::metadata(file).expect("built");
+        (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+    }
+    let prefix = Path::new(KEPT).join(format!("installed-{:016x}", hasher.finish()));
+    let complete = prefix.join("complete");
+    let _lock = exclusive("installation");
+    if !complete.exists() {
+        for entry in fs::read_dir(KEPT).expect("a directory") {
+            let earlier = entry.expect("an entry").path();
+            if earlier.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"installed-")) {
+                fs::remove_dir_all(earlier).expect("removed");
+            }
+        }
+        install(&prefix);
+        fs::write(complete, "").expect("written");
+    }
+    prefix
+}
+
 impl Installed {
+    /// The installation that tests share and leave as it is.
     pub fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        // Built with the tests themselves, which lie beside them.
-        let program = std::env::current_exe().expect("this program");
-        let libraries = program.parent().expect("a directory");
-        let mut install = Command::new(env!("CARGO_BIN_EXE_bywire-install"));
-        install.arg("--libraries").arg(libraries);
-        succeed(install.arg("--prefix").arg(directory.path()));
-        Self { directory }
+        Self { prefix: shared(), directory: tempfile::tempdir().expect("a directory") }
     }
 
+    /// An installation of the test's own, in its directory, which it may change.
+    pub fn own() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        install(directory.path());
+        Self { prefix: directory.path().to_owned(), directory }
+    }
+
+    /// The test's own directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
+    /// Where Bywire is installed.
+    pub fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
     /// A program of a C or C++ source, linked by what pkg-config says.
     pub fn compile(&self, source: &Path, dialect: &str) -> PathBuf {
-        let flags = self.pkg_config(&["--cflags", "--libs"]);
-        self.compile_with(source, dialect, &flags)
+        let compiler = if dialect.starts_with("c++") { "g++" } else { "cc" };
+        self.build(compiler, &[&format!("-std={dialect}"), "-D_GNU_SOURCE"], source)
     }
 
-    /// The same with the static library.
+    /// A program in C with the static library.
     pub fn compile_static(&self, source: &Path) -> PathBuf {
         let flags = self.pkg_config(&["--cflags", "--libs", "--static"]);
-        let archive = self.path().join("lib/libbywire.a").to_str().expect("UTF-8").to_owned();
+        let archive = self.prefix.join("lib/libbywire.a").to_str().expect("UTF-8").to_owned();
         let flags = flags.into_iter().map(|flag| if flag == "-lbywire" { archive.clone() } else { flag });
-        self.compile_with(source, "c11", &flags.collect::<Vec<_>>())
-    }
-
-    fn compile_with(&self, source: &Path, dialect: &str, flags: &[String]) -> PathBuf {
-        let stem = source.file_stem().and_then(|stem| stem.to_str()).expect("a name");
-        let program = self.path().join(format!("{stem}-{dialect}"));
-        let language = if dialect.starts_with("c++") { "c++" } else { "c" };
-        let mut compiler = Command::new(if language == "c++" { "g++" } else { "cc" });
-        compiler
-            .arg(format!("-std={dialect}"))
-            .args(WARNINGS)
-            .args(["-D_GNU_SOURCE", "-pthread", "-x", language])
-            .arg(source);
-        succeed(compiler.args(["-x", "none"]).arg("-o").arg(&program).args(flags));
-        program
+        self.build_with("cc", &["-std=c11"], source, &flags.collect::<Vec<_>>())
     }
 
     /// A program of a source of this name's language, as a compiler makes it by these words. Its warnings are errors.
     pub fn build(&self, compiler: &str, words: &[&str], source: &Path) -> PathBuf {
+        self.build_with(compiler, words, source, &self.pkg_config(&["--cflags", "--libs"]))
+    }
+
+    fn build_with(&self, compiler: &str, words: &[&str], source: &Path, flags: &[String]) -> PathBuf {
         let mut program = self.path().join(source.file_name().expect("a name")).into_os_string();
         program.push("-program");
-        let mut command = Command::new(compiler);
-        command.args(WARNINGS).arg("-pthread").args(words).arg(source).arg("-o").arg(&program);
-        succeed(command.args(self.pkg_config(&["--cflags", "--libs"])));
-        program.into()
+        let program = PathBuf::from(program);
+        let flags = flags.iter().map(String::as_str);
+        let words: Vec<&str> =
+            WARNINGS.into_iter().chain(["-pthread"]).chain(words.iter().copied()).chain(flags).collect();
+        // A source that the test has written is no other test's.
+        let kept = if source.starts_with(self.path()) { self.path() } else { Path::new(KEPT) };
+        compile(kept, compiler, source, &words, &program).expect(compiler);
+        program
     }
 
     fn pkg_config(&self, arguments: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         let said = succeed(
-            command.args(arguments).arg("bywire").env("PKG_CONFIG_PATH", self.path().join("lib/pkgconfig")),
+            command.args(arguments).arg("bywire").env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig")),
         );
         said.split_whitespace().map(str::to_owned).collect()
     }
@@ -78,7 +122,7 @@ impl Installed {
     /// A program of this installation, not started yet.
     pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).env("LD_LIBRARY_PATH", self.path().join("lib"));
+        command.args(arguments).env("LD_LIBRARY_PATH", self.prefix.join("lib"));
         command.env("BYWIRE_RUNTIME_DIR", self.path().join("run")).stdin(Stdio::null());
         command
     }
@@ -96,7 +140,7 @@ impl Installed {
 
     /// The functions that the shared library exports.
     pub fn exports(&self) -> BTreeSet<String> {
-        let library = self.path().join("lib/libbywire.so");
+        let library = self.prefix.join("lib/libbywire.so");
         let listed = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
         listed.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
     }
