@@ -9,7 +9,7 @@ use bywire_ring::hold as rule;
 use bywire_ring::passage;
 use bywire_ring::stream::{SEGMENT_BYTES, Stream, Window};
 
-use crate::connection::{policy, relayed};
+use crate::connection::policy;
 use crate::memory::arena::{self, LocalSocket, SETS, SOCKETS, SharedSocket, linger, passed, stage};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::free_list::FreeList;
@@ -430,7 +430,6 @@ impl Leaving {
 pub fn count_fork(fork: u32) {
     each_held(|socket, _| {
         socket.local.forked.store(fork, Ordering::Relaxed);
-        relayed::note_fork(socket);
         // AcqRel: pairs with the acquire loads of the count, which decide whether the socket is offered.
         socket.shared.processes.fetch_add(1, Ordering::AcqRel);
         // An answer that is yet to come would reach only one of the two processes.

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use crate::connection::{idle_memory, outcome, sockets};
+use crate::connection::{idle_memory, outcome, relayed, sockets};
 use crate::epoll::{parked, sets};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
@@ -38,6 +38,7 @@ pub extern "C" fn before_fork() {
     parked::remove_everywhere();
     let fork = descriptors::begin_fork();
     sockets::count_fork(fork);
+    sockets::each_held(|socket, _| relayed::note_fork(socket));
     sets::count_fork(fork);
     FORK.set(fork);
     examination::before_fork();
