@@ -36,9 +36,9 @@ pub extern "C" fn before_fork() {
         return;
     }
     parked::remove_everywhere();
+    sockets::each_held(|socket, _| relayed::note_fork(socket));
     let fork = descriptors::begin_fork();
     sockets::count_fork(fork);
-    sockets::each_held(|socket, _| relayed::note_fork(socket));
     sets::count_fork(fork);
     FORK.set(fork);
     examination::before_fork();
