@@ -494,3 +494,92 @@ fn many_connections_of_one_program_may_end_at_once() {
     assert!(counts.relayed_ever as usize > MANY / 2, "{counts:?}");
     test_service::eventually("it has let everything go", || engine.counts().relayed == 0);
 }
+
+/// Streams, and leaves the rest to a child, which closes the connection while this process lives.
+fn leave_to_child() {
+    let mut stream = test_service::connected();
+    for place in 0..6000 {
+        stream.write_all(&bytes_from(place * 50, 50)).expect("sent");
+    }
+    // SAFETY: the child only sends and closes, and leaves without any handler.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        for place in 6000..7000 {
+            stream.write_all(&bytes_from(place * 50, 50)).expect("sent");
+        }
+        drop(stream);
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    drop(stream);
+    test_service::say("left");
+    // Until the test ends this process.
+    let _ended = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn a_childs_close_ends_the_connection_while_its_parent_lives() {
+    if test_service::plays(&[("parent", leave_to_child)]) {
+        return;
+    }
+    let pairing = TestService::new();
+    let engine = Engine::start(&pairing);
+    for _ in 0..repetitions("BYWIRE_ROUNDS", [3, 5, 100]) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("an address").port();
+        let mut command = pairing.program("parent", Some(4));
+        let mut parent = Running::start(command.env("BYWIRE_TEST_PORT", port.to_string()));
+        let mut stream = listener.accept().expect("accept").0;
+        stream.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
+        assert_eq!(read_all(&mut stream), (350_000, true));
+        assert_eq!(parent.hear(), "left");
+        drop(parent.child.stdin.take());
+        assert!(parent.end().success());
+    }
+    assert!(engine.counts().relayed_ever > 0);
+}
+
+/// Sends until neither the kernel nor memory has room, says how much that was, and ends.
+fn fill_and_end() {
+    let mut stream = test_service::connected();
+    let (mut sent, mut refused) = (0, 0);
+    stream.write_all(&bytes_from(0, 1000)).expect("sent");
+    stream.set_nonblocking(true).expect("at once");
+    while refused < 100 {
+        match stream.write(&bytes_from(1000 + sent, 1000)) {
+            Ok(length) => (sent, refused) = (sent + length as u64, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                // A program that never waits for its connection has nothing carried.
+                assert!(test_service::poll(stream.as_raw_fd(), libc::POLLOUT).0 >= 0);
+                std::thread::sleep(Duration::from_millis(1));
+                refused += 1;
+            }
+        }
+    }
+    test_service::say(&(1000 + sent).to_string());
+}
+
+#[test]
+fn an_engine_that_ends_still_sends_what_ended_programs_have_left() {
+    if test_service::plays(&[("fill", fill_and_end)]) {
+        return;
+    }
+    let pairing = TestService::new();
+    for round in 0..repetitions("BYWIRE_ROUNDS", [3, 5, 100]) {
+        let mut engine = Engine::start(&pairing);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("an address").port();
+        let mut command = pairing.program("fill", Some(0));
+        let mut program = Running::start(command.env("BYWIRE_TEST_PORT", port.to_string()));
+        let mut stream = listener.accept().expect("accept").0;
+        stream.set_read_timeout(Some(test_service::TIMEOUT)).expect("set");
+        let sent: u64 = program.hear().parse().expect("a number");
+        assert!(program.end().success());
+        let counts = control::ask(&engine.control, Request::Down).expect("an answer").expect("counts");
+        assert_eq!(counts.relayed, 1, "round {round}: the kernel has no room for the rest");
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(read_all(&mut stream), (sent, true), "round {round}");
+        assert!(engine.running.end().success());
+    }
+}
