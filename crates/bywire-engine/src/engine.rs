@@ -1,6 +1,6 @@
 //! The loop of an engine: it looks at the connections of all programs in turn, and sleeps when none has anything.
 //!
-//! While there is something to do, it looks every [`TICK`], so that many small sends become one of the kernel's. Programs
+//! While there is something to do, it looks every 50 µs, so that many small sends become one of the kernel's. Programs
 //! ring its doorbell only when its page says that it sleeps.
 
 use std::collections::HashMap;
