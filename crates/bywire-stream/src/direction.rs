@@ -16,7 +16,7 @@ pub(crate) struct Incoming {
     drained: u64,
     /// The peer may send bytes before it.
     limit: u64,
-    /// What the last credit said of the two above.
+    /// The two above, as the last credit has told them.
     announced: (u64, u64),
 }
 
@@ -178,7 +178,7 @@ pub(crate) struct Outgoing {
     state: OutgoingState,
     /// The direction has left the kernel. Until then the limit counts from where it will start.
     is_started: bool,
-    /// Where it has left the kernel.
+    /// The offset at which it has left the kernel.
     started: u64,
     /// All bytes before it were sent.
     sent: u64,
@@ -202,7 +202,7 @@ enum OutgoingState {
     Back { is_sent: bool },
 }
 
-/// What a direction has to send next.
+/// The next thing that a direction has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing at present.
@@ -280,7 +280,7 @@ impl Outgoing {
                 Ok(Some(offset))
             }
             OutgoingState::Asked(_) => Err(Violation::State),
-            // What ends the direction is the answer.
+            // The end of the direction is the answer.
             OutgoingState::Half { is_sent: true } | OutgoingState::Back { .. } => Ok(None),
         }
     }
@@ -303,7 +303,7 @@ impl Outgoing {
         Ok(has_drained)
     }
 
-    /// What has to leave next.
+    /// The next thing that has to leave.
     pub fn next(&self) -> Next {
         let (is_half, is_back) = match self.state {
             OutgoingState::Asked(_) => return Next::Nothing,

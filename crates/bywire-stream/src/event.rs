@@ -1,9 +1,9 @@
-//! What the machine reports and refuses.
+//! Events that the machine reports, and errors by which it refuses.
 
 use crate::id::StreamId;
 use crate::record::{Malformed, Refusal, ResetReason};
 
-/// What a received message means for the caller.
+/// The meaning of a received message for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The peer is there, and its limits are known. From now on streams can be opened.
@@ -12,7 +12,7 @@ pub enum Event<'a> {
     Opened {
         /// The stream.
         stream: StreamId,
-        /// What the peer's engine tells about it, at most [`crate::DESCRIPTION_BYTES_MAX`] bytes. The peer may be hostile.
+        /// The description by the peer's engine, at most [`crate::DESCRIPTION_BYTES_MAX`] bytes. The peer may be hostile.
         description: &'a [u8],
     },
     /// The peer has accepted a stream.

@@ -17,10 +17,10 @@ pub(crate) const SHORT_BYTES_MAX: u64 = 2048;
 pub(crate) const HIGH_BYTES_MAX: u64 = 16 * 1024;
 /// The bytes that a stream sends by the low lane before the next one has its turn.
 pub(crate) const TURN_BYTES: u64 = 16 * 1024;
-/// What a held message counts in addition to its bytes.
+/// Bytes that a held message counts in addition to its own.
 pub(crate) const HELD_MESSAGE_BYTES: u64 = 64;
 
-/// What one end grants to its peer.
+/// The bounds that one end grants to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Streams that the peer may have open at once. This end opens no more itself, so it has at most twice as many.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub opens_max: u32,
     /// Bytes that a stream may have sent and its reader has not drained. At most 2^30.
     pub window_bytes_max: u32,
-    /// The same of all streams together. Half of it is divided evenly among all possible streams. Of the rest each
+    /// The bytes of all streams together. Half of them is divided evenly among all possible streams. Of the rest each
     /// stream gets at most a quarter of what the others leave.
     pub bytes_max: u64,
     /// Bytes of messages of the low lane that may wait for one of the high lane. At least [`EARLY_BYTES_MIN`].

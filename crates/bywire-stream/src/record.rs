@@ -64,7 +64,7 @@ pub enum ResetReason {
     Stopped = 4,
 }
 
-/// What precedes the records of a message.
+/// The header before the records of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The sender needs to know soon that the message was processed.
@@ -94,7 +94,7 @@ pub enum Record<'a> {
         stream: StreamId,
         /// The bytes that the sender takes before it grants more.
         window: u32,
-        /// What the sender's engine tells the other one about it.
+        /// The description by the sender's engine, for the other one.
         description: &'a [u8],
     },
     /// The stream is accepted.
@@ -340,7 +340,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What comes before the bytes of [`Record::Bytes`].
+/// The head before the bytes of [`Record::Bytes`].
 pub(crate) fn bytes_head(stream: StreamId, offset: u64, length: usize, is_half: bool) -> [u8; BYTES_HEAD] {
     let mut head = [0; BYTES_HEAD];
     let mut writer = Writer { target: &mut head, at: 0 };

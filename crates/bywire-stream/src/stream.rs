@@ -5,7 +5,7 @@ use crate::id::{Lane, StreamId};
 use crate::planted::{self, Bug};
 use crate::record::{Record, Refusal, ResetReason};
 
-/// Where a stream is between two engines.
+/// The phase of a stream between two engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The slot has no stream.

@@ -1,4 +1,4 @@
-//! What is true of each stream, whatever its two ends believe.
+//! The truth about each stream, whatever its two ends believe.
 
 use bywire_stream::{Refusal, ResetReason};
 
@@ -16,7 +16,7 @@ pub struct Part {
     /// The end of what was written.
     pub queued: u64,
     pub ending: Option<(Ending, u64)>,
-    /// What it has drained of the other direction.
+    /// The bytes that it has drained of the other direction.
     pub drained: u64,
     pub is_asking: bool,
     /// The end of the other direction, as it has learned it.

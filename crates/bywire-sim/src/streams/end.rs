@@ -16,7 +16,7 @@ use super::tally::{Counts, transitions};
 /// Bytes that a stream may send by the low lane while others wait.
 const TURN_BYTES: usize = 16 * 1024;
 
-/// What all ends use.
+/// The things that all ends use.
 pub struct World {
     pub scenario: Scenario,
     pub random: StdRng,

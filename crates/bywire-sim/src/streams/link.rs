@@ -61,7 +61,7 @@ impl LinkLane {
         Some(message)
     }
 
-    /// What is under way is lost.
+    /// Loses everything that is under way.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

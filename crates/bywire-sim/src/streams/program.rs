@@ -347,7 +347,7 @@ impl Program {
         Ok(())
     }
 
-    /// What the reader has learned of its direction: how much it has drained, and the end.
+    /// The reader's knowledge of its direction: how much it has drained, and the end.
     pub fn read_so_far(&self) -> (u64, Option<(Ending, u64)>) {
         (self.reader.drained, self.reader.end)
     }

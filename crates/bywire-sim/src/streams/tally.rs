@@ -26,7 +26,7 @@ const NAMES: [&str; 18] = [
     "streams: unanswered at their limit",
 ];
 
-/// What a simulation of streams counts.
+/// The counts of a simulation of streams.
 #[derive(Clone, Debug)]
 pub struct OfStreams;
 

@@ -106,7 +106,7 @@ impl Connection {
         ready
     }
 
-    /// What a socket of this domain reports of its room.
+    /// The bits by which a socket of this domain reports its room.
     fn room_bits(&self) -> u32 {
         if self.is_unix() { OUT } else { OUT & !OUT_OF_BAND }
     }

@@ -336,7 +336,7 @@ pub fn make_room(fd: i32, bytes: usize) {
 
 /// Whether the next byte to be received is urgent.
 pub fn is_at_mark(fd: i32) -> bool {
-    /// Of linux/sockios.h.
+    /// From linux/sockios.h.
     const SIOCATMARK: usize = 0x8905;
     let mut found = 0i32;
     let Some(_own) = own_call::begin() else { return false };

@@ -150,7 +150,7 @@ fn count(shared: &SharedSocket, flags: i32, received: isize) {
 enum Step {
     /// This many bytes were received.
     Received(usize),
-    /// The same, and the last of them have come with descriptors: a receive of the kernel's ends behind these.
+    /// This many bytes were received, and the last of them have come with descriptors: a receive of the kernel's ends behind these.
     Last(usize),
     /// There is nothing.
     Empty,
@@ -701,7 +701,7 @@ fn receive_now(connection: &Connection, parts: &Buffers, done: usize, flags: i32
     receive_noting(connection, parts, done, flags, limit).0
 }
 
-/// The same. Returns as well whether the bytes have come with descriptors.
+/// Receives as [`receive_now`] does, and returns as well whether the bytes have come with descriptors.
 fn receive_noting(
     connection: &Connection,
     parts: &Buffers,

@@ -29,7 +29,7 @@ const FOUND: [u64; 18] = [
     778, 3690, 4322, 4719, 6963, 13_816, 57_510, 72_932, 82_273, 87_724, 94_156, 99_531, 200_811, 201_541,
     202_223, 203_178, 203_857, 203_860,
 ];
-/// The same for scripts with Unix streams.
+/// Seeds of scripts with Unix streams that have failed once.
 const FOUND_UNIX: [u64; 3] = [707, 1064, 1645];
 /// Some steps mostly wait, so there are more workers than cores.
 const WORKERS: usize = 6;

@@ -1,4 +1,4 @@
-//! What calls on a Unix stream report of its end, of bytes that were left unread, and of descriptors on the way, where
+//! Calls on a Unix stream report its end, bytes that were left unread, and descriptors on the way as the kernel does, also where
 //! random programs and scripts have found differences.
 
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ fn receive_by(fd: RawFd, length: usize, flags: i32) -> i64 {
     unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), length, flags) as i64 }
 }
 
-/// The same by a message with room for control data.
+/// Receives by a message with room for control data.
 fn receive_message(fd: RawFd, length: usize, flags: i32) -> i64 {
     let (mut bytes, mut control) = (vec![0u8; length], [0u64; 8]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
@@ -145,7 +145,7 @@ fn a_receive_that_waits_for_all_ends_behind_a_descriptor_and_not_without_one() {
                 let (from, to) = UnixStream::pair().expect("a pair");
                 let sender = std::thread::spawn(move || {
                     assert_eq!(send_all(client, &vec![7; MUCH_BYTES]), MUCH_BYTES as i64);
-                    // What is in memory comes first, and what follows comes through the kernel.
+                    // Bytes in memory come first, and later ones come through the kernel.
                     if has_descriptor {
                         assert_eq!(pass_by(client, from.as_raw_fd()), 1);
                     } else {

@@ -19,7 +19,7 @@ use crate::stream::{Phase, Stream};
 pub struct Streams {
     side: Side,
     limits: Limits,
-    /// What the peer has said that it grants.
+    /// The bounds that the peer grants, once it has told them.
     peer: Option<PeerLimits>,
     /// By [`StreamId::slot`].
     slots: Vec<Stream>,
@@ -47,7 +47,7 @@ pub struct Streams {
     held_bytes: u64,
     /// The last message of the high lane for which one of the low lane may have to wait at the peer.
     awaited: u64,
-    /// What has been sent by the low lane since such a message may be waiting.
+    /// Bytes that were sent by the low lane since such a message may be waiting.
     early_bytes: u64,
     must_introduce: bool,
     must_acknowledge: bool,
@@ -56,7 +56,7 @@ pub struct Streams {
     counts: Counts,
 }
 
-/// What the peer grants.
+/// The bounds that the peer grants.
 #[derive(Clone, Copy, Debug)]
 struct PeerLimits {
     streams_max: u32,

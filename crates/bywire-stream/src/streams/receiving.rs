@@ -1,4 +1,4 @@
-//! What arrives: messages in the order that their headers ask for, and their records.
+//! Receiving: messages in the order that their headers ask for, and their records.
 
 use super::{PeerLimits, Streams};
 use crate::event::{Event, Violation};

@@ -1,4 +1,4 @@
-//! What leaves: records of many streams in one message.
+//! Transmitting: records of many streams in one message.
 
 use super::Streams;
 use crate::direction::Next;
@@ -43,7 +43,7 @@ impl Message<'_> {
     }
 }
 
-/// What became of a stream's turn.
+/// The outcome of a stream's turn.
 enum Turn {
     /// The stream has nothing more to send here.
     Over,

@@ -51,7 +51,7 @@ fn attacked() -> Pair {
     pair
 }
 
-/// What the machine says of these records, the last of which breaks a rule.
+/// The violation that the machine finds in these records, the last of which breaks a rule.
 fn violation(mut pair: Pair, records: &[Record]) -> Violation {
     let (last, before) = records.split_last().expect("a record");
     if !before.is_empty() {
@@ -298,7 +298,7 @@ proptest! {
                 Attack::Transmit => {
                     for lane in [Lane::High, Lane::Low] {
                         while pair.transmit(1, lane, 2000) > 0 {
-                            // What it makes can be read.
+                            // The message that it makes can be read.
                             let sent = pair.lanes[1][lane as usize].back().expect("it was just made");
                             let (_, records) = Header::parse(sent).expect("a header");
                             prop_assert!(records.into_iter().all(|record| record.is_ok()));

@@ -479,7 +479,7 @@ impl Model {
     }
 }
 
-/// What a call gives that needs an open stream, and something more.
+/// The result of a call that needs an open stream, and something more.
 fn open(end: &End, is_allowed: bool) -> Result<(), CallError> {
     match end.phase {
         Phase::Gone | Phase::Unknown => Err(CallError::Gone),

@@ -1,4 +1,4 @@
-//! What each call means, step by step: lanes, turns, credit, the return to the kernel, resets, and the end of a connection.
+//! The calls and their meaning, step by step: lanes, turns, credit, the return to the kernel, resets, and the end of a connection.
 
 use bywire_stream::record::{Header, Record};
 use bywire_stream::{

@@ -31,7 +31,7 @@ fn install(prefix: &Path) {
     succeed(Command::new(INSTALLER).arg("--libraries").arg(libraries()).arg("--prefix").arg(prefix));
 }
 
-/// Where the installation of what was built last is, which the first test makes.
+/// The place of the installation of the last build, which the first test makes.
 fn shared() -> PathBuf {
     let mut hasher = DefaultHasher::new();
     for file in
@@ -74,7 +74,7 @@ impl Installed {
         self.directory.path()
     }
 
-    /// Where Bywire is installed.
+    /// The prefix of the installation.
     pub fn prefix(&self) -> &Path {
         &self.prefix
     }

@@ -125,7 +125,7 @@ impl Programs {
             let places = theirs.clone();
             let mut command = service.command(program, calls);
             command.arg((ACTORS + founder).to_string()).stdin(Stdio::null()).stdout(Stdio::null());
-            // Where they listen by path.
+            // Paths of listeners are relative to this directory.
             command.current_dir(service.path(""));
             // SAFETY: system calls alone, between fork and exec, on descriptors that are open.
             unsafe {

@@ -51,7 +51,7 @@ const OFF: [(&str, IsMeant); 8] = [
                     && !peer.has_shut_sending
                     && !is_watched
                     && !ends.contains(&(*connection, 1 - side));
-                // What this end owes for a peer that was handed on comes as that one reads.
+                // Bytes that this end owes to a peer that was handed on come as that one reads.
                 let owes = found.is_unix() && found.ends[*side].is_full && peer.was_handed_on;
                 found.is_busy || owes || peer.is_full && !goes_on
             })

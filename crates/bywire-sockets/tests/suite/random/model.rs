@@ -136,7 +136,7 @@ pub struct Model {
     pub edges: BTreeSet<usize>,
     /// What was passed, and not yet received.
     pub mail: Option<What>,
-    /// What comes with bytes of streams, in the order of each stream.
+    /// Descriptors that come with bytes of streams, in the order of each stream.
     pub attached: Vec<Attached>,
 }
 

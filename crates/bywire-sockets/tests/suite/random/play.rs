@@ -623,7 +623,7 @@ impl<'a> Play<'a> {
         for (run, length) in lengths.iter().enumerate() {
             self.model.connections[connection].ends[side].received[run] += (*length).max(0) as u64;
         }
-        // What came with them is closed, unless somebody has received it.
+        // Descriptors that came with them are closed, unless somebody has received them.
         if self.model.connections[connection].is_unix() {
             self.model.settle_closed(false);
         }
