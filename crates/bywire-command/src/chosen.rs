@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::builder::{PossibleValuesParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use crate::exit_status::Misuse;
 use crate::option_row::{OptionRow, Table};
 use crate::suggested_values::SuggestedValues;
 
@@ -17,9 +18,10 @@ pub struct Chosen<R> {
 }
 
 impl<R: Table> Chosen<R> {
-    /// Sets them in `request`. Fails with one line about the text that is not valid.
+    /// Sets them in `request`. Fails with a [`Misuse`] about the text that is not valid.
     pub fn set_in(&self, request: &mut R) -> Result<()> {
-        R::rows().iter().try_for_each(|row| self.text(row.name).map_or(Ok(()), |text| row.set(request, text)))
+        let mut set = R::rows().iter().filter_map(|row| Some((row, self.text(row.name)?)));
+        set.try_for_each(|(row, text)| row.set(request, text)).map_err(Misuse::of)
     }
 
     fn text(&self, name: &str) -> Option<&str> {
