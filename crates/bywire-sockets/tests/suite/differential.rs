@@ -310,6 +310,16 @@ impl Driver {
         }
     }
 
+    /// Waits until a thread of the engine has closed the other end. The kernel tells of a reset before it ends the
+    /// connection, which another processor can see.
+    fn settle_reset(&self, end: usize) {
+        std::thread::sleep(Duration::from_millis(2));
+        let (error, hung_up) = (libc::POLLERR, libc::POLLHUP);
+        let is_under_way = || test_service::poll(self.ends[end], 0).1 & (error | hung_up) == error;
+        let started = Instant::now();
+        while !self.is_closed[end] && is_under_way() && started.elapsed() < RESET_MAX {}
+    }
+
     fn say(&mut self, what: &str, status: i64) {
         let error = if status < 0 { errno() } else { 0 };
         writeln!(self.text, "{what} = {status} {error}").expect("a string");
@@ -673,6 +683,7 @@ impl Driver {
         if self.is_relayed(end) {
             // It has the descriptor as well, until it is told.
             relayed::await_release();
+            self.settle_reset(1 - end);
         }
         (self.is_closed[end], self.is_shut[end]) = (true, true);
         self.say(&format!("close {end}"), status.into());
