@@ -2,12 +2,16 @@
 //! outside what is registered is not touched, each operation ends exactly once, and another peer is not affected.
 #![no_main]
 
+mod input;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bywire_match::rma::head::Head;
 use bywire_match::rma::{Access, AccessId, Denied, Event, Frame, Limits, Memory, Place, PutId, Rma, Source};
 use bywire_match::{PeerId, Refused, Sink};
 use libfuzzer_sys::fuzz_target;
+
+use input::Input;
 
 const LIMITS: Limits = Limits {
     peers: 64,
@@ -20,22 +24,7 @@ const LIMITS: Limits = Limits {
 const FRAGMENT_BYTES: usize = 256;
 const REGION_BYTES: u64 = 1_000;
 
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn bytes(&mut self) -> &'a [u8] {
-        let length = usize::from(self.byte()).min(self.0.len());
-        let (bytes, rest) = self.0.split_at(length);
-        self.0 = rest;
-        bytes
-    }
-
+impl Input<'_> {
     /// Small numbers often, large ones sometimes.
     fn word(&mut self) -> u64 {
         match self.byte() {

@@ -3,6 +3,8 @@
 //! however their lanes overtake each other: no rule is broken, and bytes arrive as they were sent.
 #![no_main]
 
+mod input;
+
 use std::collections::VecDeque;
 
 use bywire_stream::record::{Header, Record};
@@ -10,6 +12,8 @@ use bywire_stream::{
     EARLY_BYTES_MIN, Event, Lane, Limits, MESSAGE_BYTES_MIN, Refusal, ResetReason, Side, StreamId, Streams,
 };
 use libfuzzer_sys::fuzz_target;
+
+use input::Input;
 
 const LIMITS: Limits = Limits {
     streams_max: 4,
@@ -19,22 +23,7 @@ const LIMITS: Limits = Limits {
     early_bytes_max: EARLY_BYTES_MIN,
 };
 
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn bytes(&mut self) -> &'a [u8] {
-        let length = usize::from(self.byte()).min(self.0.len());
-        let (bytes, rest) = self.0.split_at(length);
-        self.0 = rest;
-        bytes
-    }
-
+impl Input<'_> {
     /// Small numbers often, large ones sometimes.
     fn word(&mut self) -> u64 {
         match self.byte() {

@@ -2,6 +2,8 @@
 //! nobody receives. Its memory is bounded, each operation ends exactly once, and another peer is not affected.
 #![no_main]
 
+mod input;
+
 use std::collections::BTreeSet;
 
 use bywire_match::head::Head;
@@ -10,6 +12,8 @@ use bywire_match::{
     TransferId,
 };
 use libfuzzer_sys::fuzz_target;
+
+use input::Input;
 
 const LIMITS: Limits = Limits {
     peers: 2,
@@ -23,22 +27,7 @@ const LIMITS: Limits = Limits {
 };
 const FRAGMENT_BYTES: usize = 256;
 
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn bytes(&mut self) -> &'a [u8] {
-        let length = usize::from(self.byte()).min(self.0.len());
-        let (bytes, rest) = self.0.split_at(length);
-        self.0 = rest;
-        bytes
-    }
-
+impl Input<'_> {
     /// Small numbers often, large ones sometimes.
     fn word(&mut self) -> u64 {
         match self.byte() {

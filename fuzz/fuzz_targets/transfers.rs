@@ -2,6 +2,8 @@
 //! that are none, datagrams, and credit that comes late. Each transfer of the port's own ends exactly once.
 #![no_main]
 
+mod input;
+
 use std::collections::BTreeSet;
 
 use bywire::harness::{End, windows_of};
@@ -13,6 +15,8 @@ use bywire_wire::keys::{Security, Side};
 use bywire_wire::record::Head;
 use libfuzzer_sys::fuzz_target;
 
+use input::Input;
+
 /// The bytes of a region, and the most of a message.
 const REGION_BYTES: usize = 20_000;
 /// The memory of an end besides its windows: copies that have not left, spare chunks, and incomplete messages.
@@ -20,22 +24,7 @@ const COPIED_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of the peer that wait in one lane for credit. Beyond them it adds nothing.
 const BEHIND_BYTES_MAX: u64 = 1 << 20;
 
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn bytes(&mut self) -> &'a [u8] {
-        let length = usize::from(self.byte()).min(self.0.len());
-        let (bytes, rest) = self.0.split_at(length);
-        self.0 = rest;
-        bytes
-    }
-
+impl Input<'_> {
     /// Small numbers often, large ones sometimes.
     fn word(&mut self) -> u64 {
         match self.byte() {
