@@ -62,7 +62,7 @@ impl Program {
 
 /// The outcome of a look at a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Progress {
     /// There was nothing to do.
     Idle,
     /// The kernel got bytes, and there may be more.
@@ -177,29 +177,29 @@ impl Served {
     }
 
     /// Gives the kernel what there is, and ends what has ended.
-    pub fn look(&mut self) -> Look {
-        let mut moved = Look::Idle;
+    pub fn progress(&mut self) -> Progress {
+        let mut moved = Progress::Idle;
         for _ in 0..CALLS_MAX {
             let Ok(view) = self.view() else { return self.give_up() };
             match relay::next(view) {
                 Next::Nothing => return moved,
-                Next::Abandon => return Look::Over,
+                Next::Abandon => return Progress::Over,
                 Next::Release => {
                     self.end_in_order();
-                    return Look::Over;
+                    return Progress::Over;
                 }
                 Next::ShutDown => {
                     // An error means that the connection has ended, of which the kernel tells the program.
                     let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
                     self.end_in_order();
-                    return Look::Over;
+                    return Progress::Over;
                 }
                 Next::Send => match self.send() {
                     Ok(0) => return moved,
-                    Ok(_) => moved = Look::Moved,
+                    Ok(_) => moved = Progress::Moved,
                     Err(Errno::AGAIN) => {
                         self.bound_patience();
-                        return Look::Full;
+                        return Progress::Full;
                     }
                     Err(error) => return self.fail(error),
                 },
@@ -234,29 +234,29 @@ impl Served {
         self.bytes += sent as u64;
         if sent > 0 && STREAM.is_relieved(&own, &remote, sent) {
             STREAM.relieve(&own, distance::moment());
-            self.tell(News::Room);
+            self.notify(News::Room);
         }
         Ok(sent)
     }
 
     /// The kernel has ended the connection. The error is the program's.
-    fn fail(&mut self, error: Errno) -> Look {
+    fn fail(&mut self, error: Errno) -> Progress {
         STREAM.fail(&Mapped::new(&self.own), error.raw_os_error().unsigned_abs());
-        self.tell(News::Route);
-        Look::Over
+        self.notify(News::Route);
+        Progress::Over
     }
 
     /// The program's memory holds impossible words: its connection is reset, and nothing else.
-    fn give_up(&mut self) -> Look {
+    fn give_up(&mut self) -> Progress {
         let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        Look::Over
+        Progress::Over
     }
 
     /// Lets the connection end in order: the kernel has everything that the program has sent. The program has made its own
     /// death a reset, because bytes may have been in the ring.
     fn end_in_order(&mut self) {
-        self.give_back();
+        self.return_direction();
         // A program that still sends has only lost the pairing service, and goes on by itself. A child of a program that was
         // killed may go on, too, and its own death must be a reset while it owes bytes.
         let is_over = STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) != FORKED;
@@ -269,7 +269,7 @@ impl Served {
         }
     }
 
-    fn tell(&mut self, news: News) {
+    fn notify(&mut self, news: News) {
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
         let wake = STREAM.wake(&own, &remote, news, self.woken);
         if wake.futex {
@@ -283,14 +283,14 @@ impl Served {
 
     /// Gives the direction back: the engine takes nothing more out of the ring. What the program sends from now on, it
     /// gives to the kernel itself.
-    fn give_back(&mut self) {
+    fn return_direction(&mut self) {
         STREAM.raise(&Mapped::new(&self.own), ASKS_BACK);
-        self.tell(News::Route);
+        self.notify(News::Route);
     }
 
     /// Lets the connection go. The close may take long, if the program has made it so.
     pub fn release(mut self) {
-        self.give_back();
+        self.return_direction();
         deferred::close_socket(self.socket);
     }
 }

@@ -15,7 +15,7 @@ use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
 use bywire_sys::{Errno, deferred, limits, scheduling};
 
-use crate::connection::{Asked, Look, Program, Served};
+use crate::connection::{Asked, Program, Progress, Served};
 use crate::control::{ControlSocket, Request};
 use crate::counts::Counts;
 use crate::pairing_client::{PairingClient, Told};
@@ -30,7 +30,7 @@ const IDLE_TICKS_MAX: u32 = 20;
 const QUIET_LOOKS: u32 = 20;
 /// A connection that gets quiet after fewer bytes than this was not worth to be woken for.
 const BURST_BYTES: u64 = 16 << 10;
-/// After so many of them in a row the program has its connection back: it sends too little for batches.
+/// The number of such bursts in a row after which the program gets its connection back, as it sends too little for batches.
 const SMALL_BURSTS_MAX: u32 = 64;
 /// Quiet connections that are looked at in one tick, in turn.
 const QUIET_AT_ONCE: usize = 64;
@@ -134,7 +134,7 @@ impl Engine {
         let mut poller = Poller::new()?;
         poller.add(pairing.socket(), SERVICE)?;
         let accepted = loop {
-            match pairing.hear().map_err(|_| EngineError::ServiceEnded)? {
+            match pairing.receive().map_err(|_| EngineError::ServiceEnded)? {
                 Some(Told::Accepted) => break true,
                 Some(Told::Occupied) => break false,
                 Some(_) => {}
@@ -181,7 +181,7 @@ impl Engine {
     fn serve_until(&mut self, control: &ControlSocket) -> Result<(), EngineError> {
         let mut idle_ticks = 0;
         loop {
-            let has_moved = self.look_at_active() | self.look_at_quiet(QUIET_AT_ONCE);
+            let has_moved = self.look_at_active() | self.progress_quiet(QUIET_AT_ONCE);
             let has_more_to_say = self.pairing.say_what_waits();
             idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
             let ready = match idle_ticks < IDLE_TICKS_MAX {
@@ -193,7 +193,7 @@ impl Engine {
             for tag in ready {
                 match tag {
                     STOP => return Ok(()),
-                    SERVICE => self.hear()?,
+                    SERVICE => self.receive_messages()?,
                     CONTROL => {
                         if control.answer(|request| self.answer(request)) == Some(Request::Down) {
                             return Ok(());
@@ -202,9 +202,9 @@ impl Engine {
                     DOORBELL => {
                         self.pairing.doorbell().drain();
                         doorbell_rule::take(&Mapped::new(self.pairing.page()));
-                        self.look_at_quiet(usize::MAX);
+                        self.progress_quiet(usize::MAX);
                     }
-                    name => self.hear_of(name),
+                    name => self.on_writable(name),
                 }
                 idle_ticks = 0;
             }
@@ -219,7 +219,7 @@ impl Engine {
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
         doorbell_rule::rise(&Mapped::new(self.pairing.page()));
         if has_news {
-            self.look_at_quiet(usize::MAX);
+            self.progress_quiet(usize::MAX);
         }
         ready
     }
@@ -228,11 +228,11 @@ impl Engine {
     fn look_at_active(&mut self) -> bool {
         let mut names = std::mem::take(&mut self.active);
         let mut has_moved = false;
-        names.retain(|name| match self.look(*name) {
+        names.retain(|name| match self.progress(*name) {
             None => false,
-            Some(Look::Idle) => self.stays_active(*name),
-            Some(look) => {
-                has_moved |= look == Look::Moved;
+            Some(Progress::Idle) => self.stays_active(*name),
+            Some(progress) => {
+                has_moved |= progress == Progress::Moved;
                 true
             }
         });
@@ -257,19 +257,19 @@ impl Engine {
         false
     }
 
-    /// Looks at so many quiet connections, in turn. Those that have something become active.
-    fn look_at_quiet(&mut self, most: usize) -> bool {
+    /// Makes progress on at most `most` quiet connections, in turn. Those with bytes or an end become active.
+    fn progress_quiet(&mut self, most: usize) -> bool {
         let mut has_moved = false;
         for _ in 0..most.min(self.quiet.len()) {
             if self.turn >= self.quiet.len() {
                 self.turn = 0;
             }
             let Some(name) = self.quiet.get(self.turn).copied() else { break };
-            let is_quiet = match self.look(name) {
+            let is_quiet = match self.progress(name) {
                 None => false,
-                Some(Look::Idle) => true,
-                Some(look) => {
-                    has_moved |= look == Look::Moved;
+                Some(Progress::Idle) => true,
+                Some(progress) => {
+                    has_moved |= progress == Progress::Moved;
                     self.activate(name);
                     false
                 }
@@ -291,45 +291,45 @@ impl Engine {
         }
     }
 
-    /// Looks at one connection. `None`: it is over.
-    fn look(&mut self, name: u64) -> Option<Look> {
+    /// Makes progress on one connection. Returns `None` if it is over.
+    fn progress(&mut self, name: u64) -> Option<Progress> {
         let entry = self.served.get_mut(&name)?;
         if entry.is_full {
-            return Some(Look::Full);
+            return Some(Progress::Full);
         }
         let before = entry.connection.bytes();
-        let look = entry.connection.look();
+        let progress = entry.connection.progress();
         self.counts.bytes += entry.connection.bytes() - before;
-        match look {
-            Look::Idle => {}
-            Look::Moved => entry.idle = 0,
-            Look::Full => {
+        match progress {
+            Progress::Idle => {}
+            Progress::Moved => entry.idle = 0,
+            Progress::Full => {
                 entry.is_full = self.poller.await_writable(&entry.connection, name).is_ok();
             }
-            Look::Over => {
+            Progress::Over => {
                 self.end_connection(name);
                 return None;
             }
         }
-        Some(look)
+        Some(progress)
     }
 
     /// The kernel takes bytes of this connection again, or has ended it. Of the end it tells the program, which takes its
     /// direction back.
-    fn hear_of(&mut self, name: u64) {
+    fn on_writable(&mut self, name: u64) {
         let Some(entry) = self.served.get_mut(&name) else { return };
         let is_watched = self.poller.pause(&entry.connection, name).is_ok();
         entry.is_full = false;
         if entry.connection.has_ended() || !is_watched {
             self.end_connection(name);
         } else {
-            self.look(name);
+            self.progress(name);
         }
     }
 
-    fn hear(&mut self) -> Result<(), EngineError> {
+    fn receive_messages(&mut self) -> Result<(), EngineError> {
         for _ in 0..PACKETS_AT_ONCE {
-            let Some(told) = self.pairing.hear().map_err(|_| EngineError::ServiceEnded)? else {
+            let Some(told) = self.pairing.receive().map_err(|_| EngineError::ServiceEnded)? else {
                 return Ok(());
             };
             self.act(told);
@@ -385,7 +385,7 @@ impl Engine {
                 self.pairing.has_heard(name);
                 if let Some(entry) = self.served.get_mut(&name) {
                     entry.connection.note_gone();
-                    self.look(name);
+                    self.progress(name);
                 }
             }
             Told::Accepted | Told::Occupied | Told::Nothing => {}
@@ -435,7 +435,7 @@ impl Engine {
         let mut has_moved = true;
         while has_moved && Instant::now() < end {
             has_moved = false;
-            names.iter().for_each(|name| has_moved |= self.look(*name) == Some(Look::Moved));
+            names.iter().for_each(|name| has_moved |= self.progress(*name) == Some(Progress::Moved));
         }
         self.asked.drain().for_each(|(_, asked)| asked.release());
         let connections = self.served.drain().map(|(_, entry)| entry.connection);
@@ -454,10 +454,10 @@ fn finish(mut left: Vec<Served>) {
     while !left.is_empty() && Instant::now() < end {
         let mut still = Vec::new();
         for mut connection in left {
-            match connection.look() {
-                Look::Over => connection.release(),
-                Look::Full if connection.has_ended() => connection.release(),
-                Look::Full | Look::Idle | Look::Moved => still.push(connection),
+            match connection.progress() {
+                Progress::Over => connection.release(),
+                Progress::Full if connection.has_ended() => connection.release(),
+                Progress::Full | Progress::Idle | Progress::Moved => still.push(connection),
             }
         }
         left = still;

@@ -92,7 +92,7 @@ impl PairingClient {
         self.say(Packet::new(Kind::Taken, name), None);
     }
 
-    /// A connection is over for the engine, which has taken so many bytes out of the program's ring.
+    /// Tells the service that the engine is done with a connection, and has taken `bytes` out of the program's ring.
     pub fn end(&mut self, name: u64, bytes: u64) {
         self.say(Packet { second: bytes, ..Packet::new(Kind::End, name) }, None);
     }
@@ -128,11 +128,11 @@ impl PairingClient {
         false
     }
 
-    /// The next thing that the service has told, if there is one.
+    /// Returns the service's next message, if there is one.
     ///
     /// # Errors
-    /// [`Errno::PIPE`] if the service has gone, or tells something that it must not.
-    pub fn hear(&self) -> Result<Option<Told>, Errno> {
+    /// [`Errno::PIPE`] if the service has gone, or sends a message that it must not.
+    pub fn receive(&self) -> Result<Option<Told>, Errno> {
         let mut buffer = [0; PACKET_BYTES];
         match self.socket.receive(&mut buffer)? {
             Received::Nothing => Ok(None),

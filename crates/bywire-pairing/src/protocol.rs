@@ -104,7 +104,7 @@ kinds! {
     /// the connection.
     Take = 18,
     /// The engine's answer to [`Kind::Take`]: it brings the segment that stands for the other end. Without descriptors it
-    /// refuses. Both programs are told by [`Kind::Answer`], in which `second` is the link.
+    /// refuses. Both programs get [`Kind::Answer`], in which `second` is the link.
     Taken = 19,
     /// To an engine: the program of the connection `token` has ended it, or has ended itself. The engine says
     /// it as well, so that the service knows how many it has heard. [`Kind::End`] follows once the kernel has the last bytes.

@@ -15,8 +15,8 @@ const DIED: u64 = 0x4000_0000;
 
 /// Returns whether nobody holds the mutex of this page any more: its holder has died, or has let it go.
 pub fn has_gone<S: Segment>(page: &S) -> bool {
-    // Acquire: pairs with the kernel's exchange of the word. What the holder has stored before is seen by whoever sees
-    // the mark. The low half of the word comes first in memory on every processor that this is built for.
+    // Acquire: pairs with the kernel's exchange of the word. A reader of the mark sees every earlier store of the
+    // holder. The low half of the word comes first in memory on every processor that this is built for.
     let word = page.load(MUTEX_OFFSET, Ordering::Acquire);
     word & DIED != 0 || word & HOLDER == 0
 }

@@ -92,7 +92,7 @@ impl Registry {
         Ok(is_told)
     }
 
-    /// An end of a program is over: its engine is told, if it has one.
+    /// Tells the engine, if there is one, that the program's end is over.
     pub(super) fn tell_engine(&mut self, tag: u64, token: u64) {
         if let Some(engine) = self.engines.end(tag, token) {
             self.tell_ends(engine);

@@ -23,8 +23,7 @@ use crate::os::{errno, kernel};
 use crate::pairing::seek;
 use crate::wakeup::doorbell;
 
-/// A child is about to have this socket as well. An engine is told that the end of this process need not be the end of the
-/// connection.
+/// Prepares this socket for a fork: the engine learns that the end of this process need not be the end of the connection.
 pub fn note_fork(socket: &Socket) {
     if socket.is_relayed()
         && let Some(Ok(connection)) = sockets::by_index(socket.fd, socket.index).map(Socket::mapped)
@@ -114,7 +113,7 @@ impl Connection {
         true
     }
 
-    /// The bytes that the kernel was given on a connection that is or was relayed, whoever gave them.
+    /// Returns the number of bytes that the kernel has taken from the program or the engine.
     ///
     /// # Errors
     /// [`Corrupt`] if the kernel does not tell.

@@ -8,7 +8,7 @@ use crate::os::kernel;
 
 /// Connections are looked at at one call of this many that move data.
 const EVERY_CALLS: u32 = 64;
-/// So many bytes are sent in small pieces before an engine is sought,
+/// An engine is sought after this many bytes in small pieces,
 const BYTES_MIN: u64 = 64 << 10;
 /// within this time, and without a receive between them.
 const WINDOW_NS: u64 = 100_000_000;
@@ -40,7 +40,7 @@ pub fn configure(word: &[u8]) {
     EVERY.store(if mode == ALWAYS { 1 } else { EVERY_CALLS }, Ordering::Relaxed);
 }
 
-/// Returns whether a connection is looked at after so many calls.
+/// Returns whether a connection is due to be looked at, after `calls` calls.
 pub fn is_due(calls: u32) -> bool {
     calls.is_multiple_of(EVERY.load(Ordering::Relaxed))
 }
