@@ -9,7 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use bywire_command::exit_status::Misuse;
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::counts::Counts;
-use bywire_engine::engine::Engine;
+use bywire_engine::engine::{Engine, Links};
+use bywire_engine::fabric::Fabric;
 use bywire_metrics::{Metrics, Page};
 use bywire_pairing::launch::{self, Launch};
 use bywire_sys::poller::Poller;
@@ -60,8 +61,18 @@ struct UpArgs {
     /// Answer Prometheus at this address, such as 127.0.0.1:9106
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
+    /// What it does: `relay` for peers anywhere, `fabric` for programs of `bywire run` on other machines
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["relay", "fabric"], hide_default_value = true)]
+    links: Vec<LinkName>,
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+/// A link of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LinkName {
+    Relay,
+    Fabric,
 }
 
 #[derive(Args, Debug)]
@@ -78,7 +89,7 @@ impl EngineArgs {
             EngineAction::Up(arguments) if arguments.background => background::start(),
             EngineAction::Up(arguments) if arguments.detached => {
                 let report = Report::take()?;
-                match Running::start(arguments.metrics) {
+                match Running::start(&arguments) {
                     Ok(running) => {
                         report.ready(READY)?;
                         running.serve()
@@ -90,7 +101,7 @@ impl EngineArgs {
                 }
             }
             EngineAction::Up(arguments) => {
-                let running = Running::start(arguments.metrics)?;
+                let running = Running::start(&arguments)?;
                 bywire_command::output::print(READY)?;
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
                 running.serve()
@@ -112,7 +123,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(metrics: Option<SocketAddr>) -> Result<Self> {
+    fn start(arguments: &UpArgs) -> Result<Self> {
         let path = control_path()?;
         let control = ControlSocket::open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {
@@ -125,8 +136,12 @@ impl Running {
         let stop: &'static Eventfd = Box::leak(Box::new(Eventfd::new().context("no descriptors are left")?));
         ctrlc::set_handler(|| stop.signal()).context("cannot watch for an interrupt")?;
         let service = pairing_service()?;
-        let engine = Engine::start(&service)?;
-        if let Some(address) = metrics {
+        let mut links = Links { relays: arguments.links.contains(&LinkName::Relay), fabric: None };
+        if arguments.links.contains(&LinkName::Fabric) {
+            links.fabric = Some(Fabric::open()?);
+        }
+        let engine = Engine::start(&service, links)?;
+        if let Some(address) = arguments.metrics {
             serve_metrics(address, path)?;
         }
         Ok(Self { engine, control, stop })
@@ -143,7 +158,7 @@ impl Running {
 /// [`bywire_engine::engine::EngineError`], or those of the kernel.
 pub fn relay_beside(service: &Path) -> Result<()> {
     let control = ControlSocket::open(&service.with_file_name(CONTROL))?;
-    let engine = Engine::start(service)?;
+    let engine = Engine::start(service, Links { relays: true, fabric: None })?;
     bywire_command::output::print(launch::READY)?;
     Ok(engine.serve(control, &Eventfd::new()?)?)
 }

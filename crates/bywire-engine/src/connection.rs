@@ -50,7 +50,8 @@ impl Program {
         Ok(Self { doorbell, page, rung: Cell::new(0), interrupter })
     }
 
-    fn ring(&self) {
+    /// Wakes the program, if it sleeps.
+    pub fn ring(&self) {
         if let Some(rung) = doorbell_rule::must_ring(&Mapped::new(&self.page), self.rung.get()) {
             // An eventfd whose counter is full was rung already. A program that has made its own eventfd wait when it is full
             // does not hold up the others.

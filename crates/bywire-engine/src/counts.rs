@@ -9,6 +9,14 @@ pub struct Counts {
     pub relayed_ever: u64,
     /// Connections that were asked for and refused: the engine had too many, or no memory.
     pub refused: u64,
-    /// Bytes that programs have sent through the engine, over connections that have ended or not.
+    /// Bytes of relayed connections that programs have sent, over connections that have ended or not.
     pub bytes: u64,
+    /// Connections that are carried to another machine now.
+    pub carried: u64,
+    /// Connections that have been carried to another machine.
+    pub carried_ever: u64,
+    /// Bytes that programs have sent to other machines,
+    pub bytes_sent: u64,
+    /// and that they were sent from there.
+    pub bytes_received: u64,
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use bywire_pairing::protocol::link;
 use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::Mapped;
 use bywire_sys::interrupt::Interrupter;
@@ -18,6 +19,7 @@ use bywire_sys::{Errno, deferred, limits, scheduling};
 use crate::connection::{Asked, Program, Progress, Served};
 use crate::control::{ControlSocket, Request};
 use crate::counts::Counts;
+use crate::fabric::{Fabric, FabricCounts};
 use crate::pairing_client::{PairingClient, Told};
 
 /// The time between two looks while there is something to do.
@@ -54,6 +56,7 @@ const SERVICE: u64 = u64::MAX;
 const DOORBELL: u64 = u64::MAX - 1;
 const CONTROL: u64 = u64::MAX - 2;
 const STOP: u64 = u64::MAX - 3;
+const FABRIC: u64 = u64::MAX - 4;
 
 /// Why an engine does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,15 @@ pub enum EngineError {
     /// The kernel refused what an engine needs.
     #[error("the kernel refused what an engine needs: {0}")]
     System(#[from] Errno),
+}
+
+/// What an engine serves.
+#[derive(Debug)]
+pub struct Links {
+    /// It relays what programs send to any TCP peer.
+    pub relays: bool,
+    /// It carries connections with programs on other machines.
+    pub fabric: Option<Fabric>,
 }
 
 /// A running engine.
@@ -89,6 +101,7 @@ pub struct Engine {
     programs: HashMap<u32, Rc<Program>>,
     interrupter: Rc<Interrupter>,
     counts: Counts,
+    fabric: Option<Fabric>,
 }
 
 #[derive(Debug)]
@@ -124,13 +137,15 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError`].
-    pub fn start(path: &Path) -> Result<Self, EngineError> {
+    pub fn start(path: &Path, links: Links) -> Result<Self, EngineError> {
         let _ = limits::raise_descriptor_limit(DESCRIPTORS);
         // An engine that may not have them waits its turn like others.
         let _ = scheduling::take_short_slices(SLICE);
         scheduling::take_exact_timers();
-        let pairing =
-            PairingClient::connect(path).map_err(|error| EngineError::Service(path.to_owned(), error))?;
+        let Links { relays, fabric } = links;
+        let links = if relays { link::RELAY } else { 0 } | if fabric.is_some() { link::FABRIC } else { 0 };
+        let pairing = PairingClient::connect(path, links)
+            .map_err(|error| EngineError::Service(path.to_owned(), error))?;
         let mut poller = Poller::new()?;
         poller.add(pairing.socket(), SERVICE)?;
         let accepted = loop {
@@ -147,6 +162,9 @@ impl Engine {
             return Err(EngineError::Occupied);
         }
         poller.add(pairing.doorbell(), DOORBELL)?;
+        if let Some(fabric) = &fabric {
+            poller.add(fabric, FABRIC)?;
+        }
         Ok(Self {
             pairing,
             poller,
@@ -158,6 +176,7 @@ impl Engine {
             programs: HashMap::new(),
             interrupter: Rc::new(Interrupter::here()),
             counts: Counts::default(),
+            fabric,
         })
     }
 
@@ -182,9 +201,15 @@ impl Engine {
         let mut idle_ticks = 0;
         loop {
             let has_moved = self.look_at_active() | self.progress_quiet(QUIET_AT_ONCE);
+            let has_carried = self.progress_fabric();
             let has_more_to_say = self.pairing.say_what_waits();
             idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
+            // Batches are for the kernel. What goes to other machines does not wait for a tick.
+            if self.active.is_empty() {
+                idle_ticks = IDLE_TICKS_MAX;
+            }
             let ready = match idle_ticks < IDLE_TICKS_MAX {
+                _ if has_carried => self.poller.wait(Some(Duration::ZERO))?.to_vec(),
                 true => self.poller.wait_briefly(TICK)?.to_vec(),
                 // The service has to read first.
                 false if has_more_to_say => self.poller.wait(Some(SAY_AGAIN))?.to_vec(),
@@ -204,6 +229,7 @@ impl Engine {
                         doorbell_rule::take(&Mapped::new(self.pairing.page()));
                         self.progress_quiet(usize::MAX);
                     }
+                    FABRIC => {}
                     name => self.on_writable(name),
                 }
                 idle_ticks = 0;
@@ -214,7 +240,8 @@ impl Engine {
     /// Sleeps until something happens, unless something has happened that no doorbell tells.
     fn sleep(&mut self) -> Result<Vec<u64>, Errno> {
         doorbell_rule::announce(&Mapped::new(self.pairing.page()));
-        let has_news = self.served.values().any(|entry| !entry.is_full && entry.connection.has_news());
+        let has_news = self.served.values().any(|entry| !entry.is_full && entry.connection.has_news())
+            || self.fabric.as_mut().is_some_and(|fabric| !fabric.arm());
         let timeout = if has_news { Some(Duration::ZERO) } else { None };
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
         doorbell_rule::rise(&Mapped::new(self.pairing.page()));
@@ -222,6 +249,10 @@ impl Engine {
             self.progress_quiet(usize::MAX);
         }
         ready
+    }
+
+    fn progress_fabric(&mut self) -> bool {
+        self.fabric.as_mut().is_some_and(|fabric| fabric.progress(&mut self.pairing))
     }
 
     /// Looks at each connection that was busy lately.
@@ -339,9 +370,9 @@ impl Engine {
 
     fn act(&mut self, told: Told) {
         match told {
-            Told::Take { name, socket } => self.take(name, socket),
+            Told::Take { name, link: link::FABRIC, socket } => self.take_far(name, socket),
+            Told::Take { name, socket, .. } => self.take(name, socket),
             Told::Paired { name, program, doorbell, page, segment } => {
-                let Some(asked) = self.asked.remove(&name) else { return };
                 let program = match self.programs.get(&program) {
                     Some(known) => Some(Rc::clone(known)),
                     None => Program::new(doorbell, &page, Rc::clone(&self.interrupter)).ok().map(|new| {
@@ -350,6 +381,10 @@ impl Engine {
                         new
                     }),
                 };
+                if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has(name)) {
+                    return fabric.paired(name, program, &segment, &mut self.pairing);
+                }
+                let Some(asked) = self.asked.remove(&name) else { return };
                 let connection = match program {
                     Some(program) => asked.paired(program, &segment),
                     None => Err(asked),
@@ -377,18 +412,36 @@ impl Engine {
                 }
             }
             Told::Refused { name } => {
+                if let Some(fabric) = &mut self.fabric {
+                    fabric.refused(name);
+                }
                 if let Some(asked) = self.asked.remove(&name) {
                     asked.release();
                 }
             }
             Told::Gone { name } => {
                 self.pairing.has_heard(name);
+                if let Some(fabric) = &mut self.fabric {
+                    fabric.gone(name, &mut self.pairing);
+                }
                 if let Some(entry) = self.served.get_mut(&name) {
                     entry.connection.note_gone();
                     self.progress(name);
                 }
             }
             Told::Accepted | Told::Occupied | Told::Nothing => {}
+        }
+    }
+
+    /// The program's peer is on another machine, if its address says so.
+    fn take_far(&mut self, name: u64, socket: OwnedFd) {
+        let refused = match &mut self.fabric {
+            Some(fabric) if fabric.len() < CONNECTIONS_MAX => fabric.offer(name, socket, &mut self.pairing),
+            _ => Err(socket),
+        };
+        if let Err(socket) = refused {
+            deferred::close_socket(socket);
+            self.pairing.refuse(name);
         }
     }
 
@@ -423,7 +476,17 @@ impl Engine {
 
     fn answer(&self, request: Request) -> Counts {
         match request {
-            Request::Status | Request::Down => self.counts,
+            Request::Status | Request::Down => {
+                let Some(fabric) = &self.fabric else { return self.counts };
+                let FabricCounts { carried_ever, bytes_sent, bytes_received } = fabric.counts();
+                Counts {
+                    carried: fabric.carried() as u64,
+                    carried_ever,
+                    bytes_sent,
+                    bytes_received,
+                    ..self.counts
+                }
+            }
         }
     }
 
@@ -438,6 +501,9 @@ impl Engine {
             names.iter().for_each(|name| has_moved |= self.progress(*name) == Some(Progress::Moved));
         }
         self.asked.drain().for_each(|(_, asked)| asked.release());
+        if let Some(fabric) = self.fabric.take() {
+            fabric.stop(&mut self.pairing);
+        }
         let connections = self.served.drain().map(|(_, entry)| entry.connection);
         let (left, others): (Vec<_>, Vec<_>) = connections.partition(Served::has_gone);
         left.iter().for_each(|connection| self.poller.remove(connection));

@@ -5,8 +5,10 @@
 //! other. What the engine does with the bytes is its *link*:
 //!
 //! - [`relay`]: it gives them to the kernel's own socket of the program, in batches. The peer is any TCP peer.
+//! - [`fabric`]: it passes them to the engine of another machine of the fabric, in encrypted messages. The peer is a program
+//!   under `bywire run` there.
 //!
-//! The program's socket stays the kernel's in every other respect, and what it receives comes from there. If the engine
+//! With the first link, the program's socket stays the kernel's in every other respect, and what it receives comes from there. If the engine
 //! dies, the program goes on where the kernel's count says that the engine has stopped.
 //!
 //! ```text
@@ -21,5 +23,6 @@ mod connection;
 pub mod control;
 pub mod counts;
 pub mod engine;
+pub mod fabric;
 mod pairing_client;
 pub mod relay;

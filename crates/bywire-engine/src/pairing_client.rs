@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use bywire_pairing::protocol::{
-    DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, link,
-};
+use bywire_pairing::protocol::{DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
 use bywire_ring::owner;
 use bywire_ring::stream::rest_bytes;
 use bywire_sys::Errno;
@@ -24,7 +22,7 @@ pub enum Told {
     /// Another engine serves this user.
     Occupied,
     /// It may serve this connection, under this name.
-    Take { name: u64, socket: OwnedFd },
+    Take { name: u64, link: u8, socket: OwnedFd },
     /// The connection of this name is paired with the program of this number.
     Paired { name: u64, program: u32, doorbell: OwnedFd, page: OwnedFd, segment: Vec<OwnedFd> },
     /// The connection of this name is not paired after all.
@@ -41,19 +39,29 @@ pub struct PairingClient {
     socket: Socket,
     doorbell: Eventfd,
     life: Life,
-    /// Packets for which the service had no room, with the head of a segment if they bring one.
-    waiting: VecDeque<(Packet, Option<OwnedFd>)>,
-    /// The rest of every segment that the engine makes: no byte of it is ever written.
+    /// Packets for which the service had no room, with the segment that they bring.
+    waiting: VecDeque<(Packet, Segment)>,
+    /// The rest of every segment to which the engine writes nothing.
     rest: OwnedFd,
 }
 
+/// The segment that a packet brings.
+#[derive(Debug)]
+enum Segment {
+    None,
+    /// The head of one to which nothing is written.
+    Head(OwnedFd),
+    /// Head and rest.
+    Both([OwnedFd; 2]),
+}
+
 impl PairingClient {
-    /// Connects to the service at `path`, and offers to serve by relaying. The calling thread is the one whose end the
+    /// Connects to the service at `path`, and offers to serve by these links. The calling thread is the one whose end the
     /// programs see.
     ///
     /// # Errors
     /// The error of the kernel: nobody listens there, or there is no memory.
-    pub fn connect(path: &Path) -> Result<Self, Errno> {
+    pub fn connect(path: &Path, links: u8) -> Result<Self, Errno> {
         let doorbell = Eventfd::new()?;
         doorbell.mark(DOORBELL_MARK)?;
         let (page, page_file) = Mapping::create("bywire-engine", PAGE_BYTES)?;
@@ -62,7 +70,7 @@ impl PairingClient {
         let socket = Socket::connect(path)?;
         let hello = Packet { number: std::process::id(), first: VERSION, ..Packet::new(Kind::Hello, 0) };
         socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;
-        let serve = Packet { code: link::RELAY, ..Packet::new(Kind::Serve, 0) };
+        let serve = Packet { code: links, ..Packet::new(Kind::Serve, 0) };
         socket.send(&serve.encode(), &[])?;
         Ok(Self { socket, doorbell, life, waiting: VecDeque::new(), rest })
     }
@@ -82,43 +90,49 @@ impl PairingClient {
         self.life.memory()
     }
 
-    /// Offers the segment whose head is in this file for a connection.
+    /// Offers the segment whose head is in this file for a connection to which the engine writes nothing.
     pub fn offer(&mut self, name: u64, head: OwnedFd) {
-        self.say(Packet::new(Kind::Taken, name), Some(head));
+        self.say(Packet::new(Kind::Taken, name), Segment::Head(head));
+    }
+
+    /// Offers the segment in these two files for a connection.
+    pub fn offer_both(&mut self, name: u64, files: [OwnedFd; 2]) {
+        self.say(Packet::new(Kind::Taken, name), Segment::Both(files));
     }
 
     /// Refuses a connection.
     pub fn refuse(&mut self, name: u64) {
-        self.say(Packet::new(Kind::Taken, name), None);
+        self.say(Packet::new(Kind::Taken, name), Segment::None);
     }
 
     /// Tells the service that the engine is done with a connection, and has taken `bytes` out of the program's ring.
     pub fn end(&mut self, name: u64, bytes: u64) {
-        self.say(Packet { second: bytes, ..Packet::new(Kind::End, name) }, None);
+        self.say(Packet { second: bytes, ..Packet::new(Kind::End, name) }, Segment::None);
     }
 
     /// The engine has heard that the program of this connection has gone.
     pub fn has_heard(&mut self, name: u64) {
-        self.say(Packet::new(Kind::Gone, name), None);
+        self.say(Packet::new(Kind::Gone, name), Segment::None);
     }
 
     /// The engine ends in order.
     pub fn leave(&mut self) {
-        self.say(Packet::new(Kind::Leave, 0), None);
+        self.say(Packet::new(Kind::Leave, 0), Segment::None);
     }
 
-    fn say(&mut self, packet: Packet, head: Option<OwnedFd>) {
-        self.waiting.push_back((packet, head));
+    fn say(&mut self, packet: Packet, segment: Segment) {
+        self.waiting.push_back((packet, segment));
         self.say_what_waits();
     }
 
     /// Sends packets for which there was no room before. Returns whether some still wait. A service that has gone is noticed
     /// when it is heard next.
     pub fn say_what_waits(&mut self) -> bool {
-        while let Some((packet, head)) = self.waiting.front() {
-            let files: Vec<BorrowedFd<'_>> = match head {
-                Some(head) => vec![head.as_fd(), self.rest.as_fd()],
-                None => Vec::new(),
+        while let Some((packet, segment)) = self.waiting.front() {
+            let files: Vec<BorrowedFd<'_>> = match segment {
+                Segment::Head(head) => vec![head.as_fd(), self.rest.as_fd()],
+                Segment::Both(files) => files.iter().map(AsFd::as_fd).collect(),
+                Segment::None => Vec::new(),
             };
             if self.socket.send(&packet.encode(), &files) == Err(Errno::AGAIN) {
                 return true;
@@ -150,7 +164,7 @@ fn told(packet: &Packet, mut files: Vec<OwnedFd>) -> Told {
     let name = packet.token;
     match (packet.kind, Verdict::of(packet.code)) {
         (Kind::Take, _) if files.len() == 1 => {
-            files.pop().map_or(Told::Nothing, |socket| Told::Take { name, socket })
+            files.pop().map_or(Told::Nothing, |socket| Told::Take { name, link: packet.code, socket })
         }
         (Kind::Gone, _) => Told::Gone { name },
         (Kind::Answer, Some(Verdict::Waiting)) if name == 0 => Told::Accepted,

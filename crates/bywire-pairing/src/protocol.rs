@@ -8,7 +8,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// send (`F_SETSIG`), which is never set.
 pub const DOORBELL_MARK: i32 = 63;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_0009;
+pub const VERSION: u64 = 0x6277_7000_0000_000a;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -106,8 +106,8 @@ kinds! {
     /// The engine's answer to [`Kind::Take`]: it brings the segment that stands for the other end. Without descriptors it
     /// refuses. Both programs get [`Kind::Answer`], in which `second` is the link.
     Taken = 19,
-    /// To an engine: the program of the connection `token` has ended it, or has ended itself. The engine says
-    /// it as well, so that the service knows how many it has heard. [`Kind::End`] follows once the kernel has the last bytes.
+    /// To an engine: the program of the connection `token` has ended it, or has ended itself. It may be one that the engine has
+    /// not answered for yet. The engine says it as well, so that the service knows how many it has heard. [`Kind::End`] follows once the kernel has the last bytes.
     Gone = 20,
 }
 
@@ -115,6 +115,9 @@ kinds! {
 pub mod link {
     /// It gives the kernel what the program sends, in batches. The other end is any TCP peer.
     pub const RELAY: u8 = 1;
+    /// It passes what the program sends to the engine of another machine, at which the program's peer is. The bytes that the
+    /// program receives come from there.
+    pub const FABRIC: u8 = 2;
 }
 
 /// The outcome of an offer.

@@ -20,6 +20,7 @@ use segment_layout::EVENT;
 mod failure;
 mod segment;
 mod segment_layout;
+mod slices;
 
 pub use segment::{Mapped, Segment, Window};
 pub use segment_layout::{HEADER_BYTES, RING_BYTES, SEGMENT_BYTES, first_bytes, head_bytes, rest_bytes};

@@ -61,12 +61,12 @@ impl Engines {
         self.ended.remove(&tag);
     }
 
-    /// This end of a program is over. Returns the engine that serves it, which is to be told.
+    /// This end of a program is over. Returns the engine that serves it or was asked to, which is to be told: it has the
+    /// connection's descriptor.
     pub fn end(&mut self, tag: u64, token: u64) -> Option<u64> {
-        if let Some(name) = self.asked.remove(&(tag, token)) {
-            self.takes.remove(&name);
-        }
-        let (engine, name) = self.served.remove(&(tag, token))?;
+        let asked =
+            self.asked.remove(&(tag, token)).and_then(|name| Some((self.takes.remove(&name)?.engine, name)));
+        let (engine, name) = self.served.remove(&(tag, token)).or(asked)?;
         self.ended.entry(engine).or_default().push_back(name);
         Some(engine)
     }

@@ -138,7 +138,7 @@ impl Connection {
 
     /// A call has reported this error of the kernel's.
     pub fn note_told(&self, number: i32) {
-        if number == libc::ECONNRESET && (self.is_unix() || self.is_relayed()) {
+        if number == libc::ECONNRESET && (self.is_unix() || self.has_engine()) {
             self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed);
         }
     }

@@ -90,7 +90,7 @@ impl Connection {
     /// How long this program may be kept waiting for the other end.
     pub fn timeout_ns(&self) -> u64 {
         // Bytes that are owed after a relay would be lost.
-        let is_quick = self.is_nonblocking() && !self.is_relayed();
+        let is_quick = self.is_nonblocking() && !self.has_engine();
         if is_quick { QUICK_TIMEOUT_NS } else { BACK_TIMEOUT_NS }
     }
 
@@ -142,6 +142,8 @@ impl Connection {
             // The peer asks for nothing before it has seen the flag.
             Route::Kernel => 0,
             Route::Pending | Route::Ending => 1,
+            // An engine may have more than is in the ring.
+            Route::Ring if self.is_far() => 1,
             Route::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
             Route::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
         };

@@ -5,6 +5,7 @@ pub mod dissolving;
 pub mod domain;
 pub mod ending;
 pub mod fallback;
+pub mod far;
 pub mod guard;
 pub mod idle_memory;
 pub mod interruption;

@@ -119,7 +119,7 @@ impl Connection {
             Err(Corrupt) => self.reset(),
             // The kernel accepts no bytes behind the end that it was told. They stay in the ring. An engine that gives a ring back
             // has told it no end.
-            Ok(1..) if !self.is_relayed() && (self.has_shut_sending() || self.is_refused()) => {}
+            Ok(1..) if !self.has_engine() && (self.has_shut_sending() || self.is_refused()) => {}
             Ok(unread) => self.owe(STREAM.tail(&self.own).wrapping_sub(unread as u64)),
         }
     }
@@ -132,6 +132,10 @@ impl Connection {
             return self.take_back(usize::MAX);
         }
         let tail = STREAM.tail(&self.own);
+        if self.is_far() {
+            // The engine passes on what is there.
+            return STREAM.back(&self.own, tail);
+        }
         let unread = STREAM.unread_by_peer(&self.own, &self.remote).unwrap_or(0);
         let is_shut = self.has_shut_sending();
         if unread > 0 {
@@ -203,7 +207,7 @@ impl Connection {
         self.shared.relayed.store(relayed, Ordering::Relaxed);
         let given = self.shared.sent.load(Ordering::Relaxed) + relayed;
         self.shared.paid_at.store(given + owed, Ordering::Relaxed);
-        if self.is_relayed() && self.has_shut_sending() {
+        if self.has_engine() && self.has_shut_sending() {
             // The engine has not told the kernel.
             self.shared.shuts.store(1, Ordering::Relaxed);
         }

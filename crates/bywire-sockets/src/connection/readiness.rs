@@ -84,7 +84,7 @@ impl Connection {
             _ if self.owes() => (ready.ask, ready.withheld) = (ready.ask | libc::EPOLLOUT as u32, OUT),
             _ => ready.ask |= wanted & OUT,
         }
-        if ended & FINISHED != 0 {
+        if ended & FINISHED != 0 && !self.awaits_engine() {
             ready.bits |= IN | RDHUP;
         } else {
             // It must be reported in any case: it is the end of the readable bytes.

@@ -25,7 +25,7 @@ use crate::wakeup::doorbell;
 
 /// Prepares this socket for a fork: the engine learns that the end of this process need not be the end of the connection.
 pub fn note_fork(socket: &Socket) {
-    if socket.is_relayed()
+    if socket.has_engine()
         && let Some(Ok(connection)) = sockets::by_index(socket.fd, socket.index).map(Socket::mapped)
     {
         connection.raise_end(FORKED);
@@ -64,6 +64,9 @@ impl Connection {
     /// Takes the direction back from an engine that has died. Returns after what time that has to be checked again, in
     /// every wait of this process; `None`: no engine has the direction.
     pub fn check_engine(&self) -> Option<u64> {
+        if self.is_far() {
+            return self.check_far_engine();
+        }
         if !self.is_in_relay() {
             return None;
         }
@@ -138,7 +141,7 @@ impl Connection {
     /// This end is about to be closed, or its process ends. Returns whether the engine does the rest.
     pub fn leave_to_engine(&self) -> bool {
         self.check_engine();
-        let is_left = self.is_in_relay();
+        let is_left = self.is_in_engine();
         if is_left {
             self.raise_end(LEAVING);
         }
@@ -150,7 +153,7 @@ impl Connection {
         self.check_engine();
         let mut is_shut = false;
         self.with_sending(|| {
-            is_shut = self.is_in_relay();
+            is_shut = self.sends_by_engine();
             if is_shut {
                 self.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);
                 STREAM.raise(&self.own, HALF);
@@ -162,7 +165,7 @@ impl Connection {
     /// Keeps an error of the kernel's that the engine has taken, for a call that reports it. A broken pipe is only a
     /// sender's error, and the kernel reports it again.
     pub fn keep_failure(&self) {
-        if !self.is_relayed() {
+        if !self.has_engine() {
             return;
         }
         let number = i32::try_from(STREAM.failure(&self.remote)).unwrap_or(0);
@@ -178,7 +181,7 @@ impl Connection {
     /// error and not published it yet.
     pub fn keep_failure_at_end(&self) {
         let known = FINISHED | HUNG_UP | FAILED | TOLD_LOSS | SHUT_SENDING;
-        if !self.is_in_relay()
+        if !self.is_in_engine()
             || self.shared.ended.load(Ordering::Relaxed) & known != 0
             || !kernel::is_closed(self.fd)
         {

@@ -8,6 +8,7 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::{owed, policy};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, signal_deferral};
+use crate::polling::poll;
 use crate::wakeup::spin;
 
 /// Intervals at which sleepers check the kernel's state: a killed peer wakes nobody.
@@ -193,11 +194,25 @@ impl Connection {
     /// Sleeps in the kernel until this time, for a call that handlers with `SA_RESTART` end only if it has a timeout.
     /// Returns what `poll` reports, nothing after such a handler, or the error number, `EAGAIN` at the time.
     pub fn wait_in_kernel(&self, events: i16, until_ns: Option<u64>, has_timeout: bool) -> Result<i16, i32> {
+        self.wait_by(|| kernel::wait_until(self.fd, events, until_ns), has_timeout)
+    }
+
+    /// The same, and the doorbell ends the sleep as well.
+    pub fn wait_by_doorbell(
+        &self,
+        events: i16,
+        until_ns: Option<u64>,
+        has_timeout: bool,
+    ) -> Result<i16, i32> {
+        self.wait_by(|| poll::wait_for_one(self.fd, events, until_ns), has_timeout)
+    }
+
+    fn wait_by(&self, wait: impl FnOnce() -> Result<i16, i32>, has_timeout: bool) -> Result<i16, i32> {
         // A signal that came between two sleeps ends the call as well.
         if signal_deferral::is_interrupted() {
             return Err(libc::EINTR);
         }
-        match self.away_and_back(|| kernel::wait_until(self.fd, events, until_ns)) {
+        match self.away_and_back(wait) {
             (_, false) => Err(libc::EINTR),
             (Err(libc::EINTR), true)
                 if !signal_deferral::is_interrupted() && !has_timeout && !signal_deferral::is_bypassed() =>

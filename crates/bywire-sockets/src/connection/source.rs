@@ -273,7 +273,7 @@ impl Connection {
         let told = STREAM.flags(&self.remote);
         ended & (HUNG_UP | FAILED) != 0
             // A peer beyond an engine may finish and go on receiving.
-            || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0 && !self.is_relayed())
+            || (ended & (FINISHED | SHUT) == FINISHED && told & HALF == 0 && !self.has_engine())
             // The kernel reports to nobody the close of an end that had shut down before, nor to an end that has shut
             // down its own receiving. It does answer what it is sent.
             || (ended & FINISHED != 0 && told & LEAVING != 0)

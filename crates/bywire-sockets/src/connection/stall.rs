@@ -35,7 +35,7 @@ impl Connection {
     fn note_stall(&self) {
         if self.shared.stalled_ns.load(Ordering::Relaxed) == 0 {
             // The kernel's own window closes when an engine can give it no more.
-            if self.is_relayed() {
+            if self.has_engine() {
                 return;
             }
             if self.user_timeout_ns().is_none() {

@@ -231,6 +231,8 @@ pub struct SharedSocket {
     pub turns: AtomicU8,
     /// The beginning of the look at the program's manner of sending: the time, and the counts of that time.
     pub watched_ns: AtomicU64,
+    /// When an engine of another machine is sought next for the other end. 0: at once.
+    pub far_due_ns: AtomicU64,
     /// See `watched_ns`. While an engine relays: the bytes sent before the last receive.
     pub watched_sent: AtomicU64,
     /// See `watched_ns`.
@@ -309,6 +311,7 @@ impl SharedSocket {
         self.sent.store(0, Ordering::Relaxed);
         self.received.store(0, Ordering::Relaxed);
         self.watched_ns.store(0, Ordering::Relaxed);
+        self.far_due_ns.store(0, Ordering::Relaxed);
         self.watched_sent.store(0, Ordering::Relaxed);
         self.watched_received.store(0, Ordering::Relaxed);
         self.relayed.store(0, Ordering::Relaxed);

@@ -356,6 +356,29 @@ pub fn push(fd: i32) {
     }
 }
 
+/// Returns whether the peer of a TCP socket is at a loopback address, or unknown.
+pub fn is_on_loopback(fd: i32) -> bool {
+    let mut found = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: room for any address, whose length the kernel bounds; zeros are one.
+    let (status, found) = unsafe {
+        let status = libc::getpeername(fd, found.as_mut_ptr().cast(), &raw mut length);
+        (status, found.assume_init())
+    };
+    let address = (&raw const found).cast::<u8>();
+    // SAFETY: within the storage. An IPv4 address lies behind family and port, an IPv6 address behind the flow as well.
+    let (four, six) =
+        unsafe { (address.add(4).cast::<[u8; 4]>().read(), address.add(8).cast::<[u8; 16]>().read()) };
+    match i32::from(found.ss_family) {
+        libc::AF_INET if status == 0 => four[0] == 127,
+        libc::AF_INET6 if status == 0 => {
+            let six = core::net::Ipv6Addr::from(six);
+            six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
+        }
+        _ => true,
+    }
+}
+
 /// Returns whether the program has asked the kernel to hold back what does not fill a segment.
 pub fn is_corked(fd: i32) -> bool {
     number(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|value| value != 0)

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict, link};
 use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
-use bywire_ring::stream::{SEGMENT_BYTES, Window};
+use bywire_ring::stream::{News, SEGMENT_BYTES, Window};
 
 use crate::connection::sockets::{self, STREAM, Socket};
 use crate::connection::{idle_memory, options, owed, policy};
@@ -97,6 +97,9 @@ pub fn consider(socket: &Socket, before_offer: impl FnOnce()) {
                 || CALLS_WAITING.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY)
             {
                 quietly(look);
+            }
+            if LINKS.load(Ordering::Relaxed) & link::FABRIC != 0 && seek::is_far_due(socket) {
+                quietly(|| seek_far(socket));
             }
             if seek::is_due(calls) {
                 quietly(|| seek_engine(socket));
@@ -216,6 +219,20 @@ fn seek_engine(socket: &Socket) {
         if seek::is_for_all() {
             listen_for(|packet| packet.kind == Kind::Answer && packet.token == token);
         }
+    }
+}
+
+/// Asks for an engine to carry this connection to another machine, if its other end may be there. Its offer goes on waiting
+/// until the service answers.
+#[inline(never)]
+fn seek_far(socket: &Socket) {
+    if !seek::may_be_far(socket) {
+        return;
+    }
+    let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release stores of the stage in `answered`.
+    if socket.shared.stage.load(Ordering::Acquire) == stage::WAITING && connect() && may_offer() {
+        say(&Packet { code: link::FABRIC, ..Packet::new(Kind::Seek, token(socket)) }, &[socket.fd]);
     }
 }
 
@@ -618,6 +635,11 @@ fn prepare(socket: &Socket) {
     {
         control::convert(&connection);
         STREAM.prepare(&connection.own);
+        if connection.is_far() {
+            // The engine opens the way once both programs are ready. From here on waits check whether it lives.
+            owed::must_look();
+            connection.tell(News::Route);
+        }
     }
 }
 

@@ -79,6 +79,26 @@ pub fn pays(socket: &Socket) -> bool {
     sent >= BYTES_MIN && has_waited && begin(socket, now)
 }
 
+/// Returns whether an engine of another machine is to be sought now for the other end of this connection.
+#[inline(always)]
+pub fn is_far_due(socket: &Socket) -> bool {
+    let due_ns = socket.shared.far_due_ns.load(Ordering::Relaxed);
+    due_ns == 0 || due_ns <= kernel::now_ns()
+}
+
+/// Returns whether the other end of this connection may be on another machine, and sets when that is asked next.
+pub fn may_be_far(socket: &Socket) -> bool {
+    let shared = socket.shared;
+    let now = kernel::now_ns();
+    let waited_ns = now.saturating_sub(shared.offered_ns.load(Ordering::Relaxed));
+    shared.far_due_ns.store(now.saturating_add(waited_ns.max(PAUSE_NS)), Ordering::Relaxed);
+    MODE.load(Ordering::Relaxed) != OFF
+        && !socket.is_unix()
+        && shared.never.load(Ordering::Relaxed) == 0
+        && !kernel::is_on_loopback(socket.fd)
+        && has_no_option(socket)
+}
+
 /// Begins a new window.
 fn watch(socket: &Socket, now_ns: u64) {
     let shared = socket.shared;
@@ -95,6 +115,11 @@ fn begin(socket: &Socket, now_ns: u64) -> bool {
         return false;
     }
     watch(socket, now_ns + if is_for_all() { PATIENCE_NS } else { PAUSE_NS });
+    has_no_option(socket)
+}
+
+/// Returns whether no option is set that only the kernel's own sends honour.
+fn has_no_option(socket: &Socket) -> bool {
     !kernel::lingers(socket.fd)
         && kernel::number(socket.fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).unwrap_or(0) == 0
         && !kernel::is_corked(socket.fd)

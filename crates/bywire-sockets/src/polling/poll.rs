@@ -48,6 +48,21 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     with_entries(files.len() + 1, |asked| wait_in(asked, files, end, place, real))
 }
 
+/// Waits for events of one carried connection, until this time. Returns what was found, nothing after a look that found
+/// nothing, or the error number, `EAGAIN` at the time.
+pub fn wait_for_one(fd: i32, events: i16, until_ns: Option<u64>) -> Result<i16, i32> {
+    let here = 0u8;
+    let mut file = [pollfd { fd, events, revents: 0 }];
+    let real = |files: *mut pollfd, count, timeout_ns| wait(files, count, timeout_ns, core::ptr::null());
+    let left_ns = until_ns.map(|until| until.saturating_sub(kernel::now_ns()));
+    match turn(&mut [NONE; 2], &mut file, left_ns, (&raw const here) as usize, &real) {
+        Some(..0) => Err(errno::last()),
+        Some(_) => Ok(file[0].revents),
+        None if until_ns.is_some_and(|until| until <= kernel::now_ns()) => Err(libc::EAGAIN),
+        None => Ok(0),
+    }
+}
+
 /// Runs `work` with room for this many entries.
 pub fn with_entries(count: usize, work: impl FnOnce(&mut [pollfd]) -> i32) -> i32 {
     if count <= FILES_MAX {

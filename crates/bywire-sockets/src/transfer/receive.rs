@@ -156,6 +156,8 @@ enum Step {
     Empty,
     /// There is nothing yet: bytes are on their way through the kernel.
     UnderWay,
+    /// There is nothing in the kernel, which an engine may leave.
+    BesideEngine,
     /// Where the next byte is will be known in a moment.
     Moment,
     /// The stream has ended.
@@ -282,7 +284,7 @@ fn receive_carried(
                 }
                 return received;
             }
-            Step::Real | Step::Empty | Step::UnderWay | Step::Moment => {}
+            Step::Real | Step::Empty | Step::UnderWay | Step::BesideEngine | Step::Moment => {}
         }
         // Another thread may have taken what followed the bytes that this one has.
         if done > 0 && !waits_for_all && !peeks_at_all {
@@ -302,6 +304,7 @@ fn receive_carried(
             Step::Real | Step::UnderWay => {
                 wait_in_kernel(connection, libc::POLLIN, sleep::look_ns(fruitless), deadline)
             }
+            Step::BesideEngine => wait_beside_engine(connection, sleep::look_ns(fruitless), deadline),
             // A sleeper that leaves the kernel wakes nobody, so these sleeps are short.
             Step::Moment => connection
                 .sleep(Sleep::Bytes, 0, deadline, || !matches!(connection.source(), Ok(Source::Moment))),
@@ -553,6 +556,10 @@ fn sleep_in_kernel(
         route = connection.enter_kernel();
     });
     let step = match route {
+        // The engine rings once the route changes.
+        Ok(Route::Kernel) if connection.is_far() => {
+            take_from_kernel(connection, parts, done, flags, u64::MAX)
+        }
         Ok(Route::Kernel) if done > 0 => receive_rest(connection, parts, done, flags),
         Ok(Route::Kernel) => {
             let ends = Cell::new(false);
@@ -576,6 +583,7 @@ fn sleep_in_kernel(
     }
     route?;
     Ok(match step {
+        Step::Empty if connection.is_far() => Step::BesideEngine,
         // It has slept for as long as the program allows.
         Step::Empty => Step::Failed(libc::EAGAIN),
         step => step,
@@ -652,10 +660,27 @@ fn more_from_kernel(connection: &Connection, parts: &Buffers, done: usize, flags
 /// The sleeps are short: `poll` checks what the number means when it wakes, and continues to sleep if it means another
 /// file by then.
 fn wait_in_kernel(connection: &Connection, events: i16, look_ns: u64, deadline_ns: Option<u64>) -> Woken {
+    wait_by(look_ns, deadline_ns, |until_ns| {
+        connection.wait_in_kernel(events, until_ns, deadline_ns.is_some())
+    })
+}
+
+/// Waits for bytes in the kernel, or for the engine.
+fn wait_beside_engine(connection: &Connection, look_ns: u64, deadline_ns: Option<u64>) -> Woken {
+    wait_by(look_ns, deadline_ns, |until_ns| {
+        connection.wait_by_doorbell(libc::POLLIN, until_ns, deadline_ns.is_some())
+    })
+}
+
+fn wait_by(
+    look_ns: u64,
+    deadline_ns: Option<u64>,
+    wait: impl FnOnce(Option<u64>) -> Result<i16, i32>,
+) -> Woken {
     let now = kernel::now_ns();
     let left_ns = Some(deadline_ns.map_or(look_ns, |deadline| deadline.saturating_sub(now).min(look_ns)));
     let until_ns = owed::pay_before_wait(left_ns).map(|left| now.saturating_add(left));
-    match connection.wait_in_kernel(events, until_ns, deadline_ns.is_some()) {
+    match wait(until_ns) {
         Err(libc::EAGAIN) if deadline_ns.is_some_and(|deadline| deadline <= kernel::now_ns()) => {
             Woken::TimeOut
         }
@@ -688,7 +713,7 @@ fn peek_behind(connection: &Connection, parts: &Buffers, seen: usize, in_ring: u
 
 /// Whether the stream has ended in the kernel, with nothing left to read there.
 fn is_over(connection: &Connection) -> bool {
-    has_ended(connection) && kernel::queued(connection.fd) == Some(0)
+    has_ended(connection) && kernel::queued(connection.fd) == Some(0) && !connection.awaits_engine()
 }
 
 /// Whether the stream has ended in the kernel.
@@ -762,7 +787,8 @@ fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: 
 /// The ring is empty: asks the kernel whether the stream has ended.
 fn end_or_nothing(connection: &Connection) -> Step {
     let Some(_own) = own_call::begin() else { return Step::Empty };
-    if kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP) == 0 {
+    let found = kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP);
+    if found == 0 || found & libc::POLLERR == 0 && connection.awaits_engine() {
         return Step::Empty;
     }
     // Bytes that were published before the end are read before it. The kernel reports an error only once, so it is not

@@ -67,7 +67,7 @@ fn send_tracked(
             }
             Ok(mut connection) => {
                 let sent = send_carried(&mut connection, parts, flags, real);
-                if sent < 0 && connection.is_relayed() {
+                if sent < 0 && connection.has_engine() {
                     connection.note_told(errno::last());
                 }
                 return sent;
@@ -377,6 +377,7 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
     if left == 0
         || !STREAM.peer_is_prepared(&connection.remote)
         || connection.shared.never.load(Ordering::Relaxed) != 0
+        || connection.is_far() && connection.has_no_engine()
     {
         return Step::Kernel;
     }
@@ -391,9 +392,22 @@ fn change_over(connection: &Connection, parts: &Buffers, done: usize, flags: i32
     {
         return if STREAM.route(&connection.own) == Ok(Route::Kernel) { Step::Kernel } else { Step::Sent(0) };
     }
-    let step = give_the_last(connection, parts, done, flags);
+    let step = if connection.is_far() {
+        leave_at_once(connection)
+    } else {
+        give_the_last(connection, parts, done, flags)
+    };
     connection.tell(News::Route);
     step
+}
+
+/// Leaves the kernel without one more piece: nobody sleeps there for bytes of a program on another machine.
+fn leave_at_once(connection: &Connection) -> Step {
+    if connection.cut_at_once() {
+        return Step::Sent(0);
+    }
+    STREAM.abandon(&connection.own);
+    Step::Kernel
 }
 
 /// Sends the last piece through the kernel, while the route is pending.

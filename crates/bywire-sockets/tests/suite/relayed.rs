@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::counts::Counts;
+use bywire_engine::engine::Links;
 use bywire_pairing::protocol::{ENGINE_VARIABLE, Kind, Packet, SERVICE_VARIABLE, link};
 use bywire_ring::stream::{SEGMENT_BYTES, Segment, Stream, WORDS, Window};
 use bywire_sys::memory::Mapping;
@@ -84,7 +85,8 @@ fn serve() {
     // A killed engine leaves its socket.
     let control = ControlSocket::open(&control).expect("a control socket");
     let service = PathBuf::from(test_service::told(SERVICE_VARIABLE));
-    let engine = bywire_engine::engine::Engine::start(&service).expect("an engine");
+    let engine = bywire_engine::engine::Engine::start(&service, Links { relays: true, fabric: None })
+        .expect("an engine");
     test_service::say("serves");
     let never = Eventfd::new().expect("a descriptor");
     let _ended = engine.serve(control, &never);

@@ -4,11 +4,11 @@
 use core::ptr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{FallocateFlags, Mode};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{Mapping, OfferError, SIZE_SEALS, check, check_emptiable, last_error, memfd};
+use super::{Mapping, OfferError, READER_SEALS, SIZE_SEALS, check, check_emptiable, last_error, memfd};
 use crate::limits;
 
 /// Makes memory that has no pages yet, and returns a descriptor for reading. Nobody may open it for writing.
@@ -24,14 +24,54 @@ pub fn emptiable(name: &str, length_bytes: usize) -> Result<OwnedFd, Errno> {
         return Err(Errno::FBIG);
     }
     rustix::fs::ftruncate(&file, length)?;
-    rustix::fs::fcntl_add_seals(&file, SIZE_SEALS)?;
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o444))?;
+    for_reading(&file)
+}
+
+/// Seals a file's size, and returns a descriptor for reading. Nobody may open it for writing from here on.
+fn for_reading(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::fs::fcntl_add_seals(file, SIZE_SEALS)?;
+    rustix::fs::fchmod(file, Mode::from_raw_mode(0o444))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
 }
 
 impl Mapping {
+    /// Makes a segment of two files that only this process may write, and the descriptors to hand to readers: `lengths_bytes`
+    /// of the head, in whole pages, and of the rest. The head is allocated now. The rest has no memory before
+    /// [`Mapping::populate`].
+    ///
+    /// # Errors
+    /// Those of [`Mapping::create`] and [`emptiable`].
+    pub fn create_in_two(name: &str, lengths_bytes: [usize; 2]) -> Result<(Self, [OwnedFd; 2]), Errno> {
+        let [head_bytes, rest_bytes] = lengths_bytes;
+        let (head, rest) = (memfd(name)?, memfd(name)?);
+        for (file, length) in [(&head, head_bytes), (&rest, rest_bytes)] {
+            let length = u64::try_from(length).map_err(|_| Errno::INVAL)?;
+            // SIGXFSZ ends a process whose file grows too long, even a memory file.
+            if !limits::may_file_have(length) {
+                return Err(Errno::FBIG);
+            }
+            rustix::fs::ftruncate(file, length)?;
+        }
+        rustix::fs::fallocate(&head, FallocateFlags::empty(), 0, head_bytes as u64)?;
+        let mapping = Self::join([&head, &rest], lengths_bytes, true)?;
+        rustix::fs::fcntl_add_seals(&head, READER_SEALS)?;
+        Ok((mapping, [head, for_reading(&rest)?]))
+    }
+
+    /// Gives these bytes memory, in whole pages.
+    ///
+    /// # Errors
+    /// The error of the kernel: there is no memory, or a limit is reached. [`Errno::FAULT`] outside the mapping.
+    pub fn populate(&self, from: usize, to: usize) -> Result<(), Errno> {
+        if from > to || to > self.length_bytes() || !self.is_writable() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: whole pages within the mapping, which stays as it is.
+        unsafe { rustix::mm::madvise(self.base().add(from).cast(), to - from, Advice::LinuxPopulateWrite) }
+    }
+
     /// Maps memory of two files that a peer offers for reading, after checking their seals and sizes: `lengths_bytes` of
     /// the head, in whole pages, and of the rest. A page that its maker has not touched yet is allocated when it is first
     /// read, at this process's cost.
@@ -46,18 +86,25 @@ impl Mapping {
         let [head_bytes, rest_bytes] = lengths_bytes;
         check(head, head_bytes)?;
         check_emptiable(rest, rest_bytes)?;
+        Ok(Self::join([&head.as_fd(), &rest.as_fd()], lengths_bytes, false)?)
+    }
+
+    /// Maps two files one behind the other.
+    fn join(files: [&impl AsFd; 2], lengths_bytes: [usize; 2], is_writable: bool) -> Result<Self, Errno> {
+        let ([head, rest], [head_bytes, rest_bytes]) = (files, lengths_bytes);
         let length_bytes = head_bytes + rest_bytes;
+        let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
         let base = unsafe {
             let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
             rustix::mm::mmap_anonymous(ptr::null_mut(), length_bytes, none, flags)?
         };
-        let mapping = Self::of(base, length_bytes, false)?;
+        let mapping = Self::of(base, length_bytes, is_writable)?;
         // SAFETY: both lie within the mapping just made, which nobody uses yet, and which `mapping` unmaps as a whole.
         unsafe {
             let flags = MapFlags::SHARED | MapFlags::FIXED;
-            rustix::mm::mmap(base, head_bytes, ProtFlags::READ, flags, head, 0)?;
-            rustix::mm::mmap(base.byte_add(head_bytes), rest_bytes, ProtFlags::READ, flags, rest, 0)?;
+            rustix::mm::mmap(base, head_bytes, protection, flags, head, 0)?;
+            rustix::mm::mmap(base.byte_add(head_bytes), rest_bytes, protection, flags, rest, 0)?;
             rustix::mm::madvise(base, length_bytes, Advice::LinuxDontFork)?;
         }
         Ok(mapping)

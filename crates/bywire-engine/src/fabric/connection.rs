@@ -1,0 +1,571 @@
+//! One connection that is carried to another machine: the program's memory, the memory that stands for the other end, and the
+//! socket.
+//!
+//! The program's ring keeps every byte until the program at the other end has taken it. So a direction can return to the kernel
+//! exactly where its reader has stopped.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bywire_ring::distance;
+use bywire_ring::lane::Corrupt;
+use bywire_ring::stream::{
+    ASKS_BACK, FORKED, HALF, HEADER_BYTES, LEAVING, Mapped, News, RING_BYTES, Route, SEGMENT_BYTES,
+    first_bytes, head_bytes, rest_bytes,
+};
+use bywire_stream::{CallError, OFFSET_MAX, ResetReason, StreamId, Streams};
+use bywire_sys::memory::{Mapping, OfferError};
+use bywire_sys::{Errno, deferred};
+
+use crate::connection::{Program, STREAM};
+
+/// The bytes of a direction that its reader has not taken, in both engines and between them.
+pub const WINDOW_BYTES: u64 = 1 << 20;
+/// Memory is added to a ring in pieces of this size.
+const STEP_BYTES: usize = 64 << 10;
+
+/// The outcome of a look at a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// There was nothing to do.
+    Idle,
+    /// Something has moved.
+    Moved,
+    /// The program has ended the connection, and everything that it has sent was taken. The stream's other direction may go on.
+    Released,
+    /// Both directions are over.
+    Over,
+}
+
+/// A connection cannot go on: a word of the program's memory is impossible, there is no memory, or the stream is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+impl From<Corrupt> for Broken {
+    fn from(_: Corrupt) -> Self {
+        Self
+    }
+}
+
+impl From<CallError> for Broken {
+    fn from(_: CallError) -> Self {
+        Self
+    }
+}
+
+/// The direction that the program writes.
+#[derive(Debug, Default)]
+struct Outgoing {
+    phase: OutgoingPhase,
+    /// The offset in the stream at which the ring begins.
+    cut: u64,
+    /// All bytes before this position of the ring were queued.
+    queued: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OutgoingPhase {
+    #[default]
+    Kernel,
+    Ring,
+    /// The reader wants the rest through the kernel. The program gives it there.
+    Returning,
+    /// It ends behind what is queued.
+    Half,
+    /// It goes on in the kernel behind what is queued, or has never left it.
+    Back,
+}
+
+/// The direction that the program reads.
+#[derive(Debug, Default)]
+struct Incoming {
+    phase: IncomingPhase,
+    /// The offset in the stream at which the ring begins.
+    cut: u64,
+    /// All bytes before this position of the ring were reported as drained.
+    drained: u64,
+    /// The writer ends the ring at this position. The program was not told yet,
+    back: Option<u64>,
+    /// or was.
+    end: Option<u64>,
+    /// The program wants the rest through the kernel, and the other engine was asked.
+    has_asked: bool,
+    /// The ring has memory up to here.
+    backed: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum IncomingPhase {
+    #[default]
+    Kernel,
+    /// The writer has left the kernel. The program was not told yet.
+    Announced,
+    Ring,
+}
+
+/// The memory that the engine offers for a connection.
+#[derive(Debug)]
+pub struct Offered {
+    socket: OwnedFd,
+    own: Mapping,
+}
+
+impl Offered {
+    /// Makes the memory. Returns it with its files for the program.
+    ///
+    /// # Errors
+    /// The socket, and the error of the kernel: no memory or no descriptors.
+    pub fn new(socket: OwnedFd) -> Result<(Self, [OwnedFd; 2]), (OwnedFd, Errno)> {
+        let (own, files) = match Mapping::create_in_two("bywire-engine", [head_bytes(), rest_bytes()]) {
+            Ok(made) => made,
+            Err(error) => return Err((socket, error)),
+        };
+        STREAM.found(&Mapped::new(&own));
+        Ok((Self { socket, own }, files))
+    }
+
+    /// It is not served after all.
+    pub fn release(self) {
+        deferred::close_socket(self.socket);
+    }
+
+    /// The service has paired it with a program, whose segment is in these files.
+    ///
+    /// # Errors
+    /// This value, if the files are no segment.
+    pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<FarConnection, Self> {
+        let remote = match segment {
+            [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES),
+            [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()]),
+            _ => Err(OfferError::WrongSize),
+        };
+        let Ok(remote) = remote else { return Err(self) };
+        let Self { socket, own } = self;
+        let incoming = Incoming { backed: first_bytes(), ..Incoming::default() };
+        let outgoing = Outgoing::default();
+        Ok(FarConnection {
+            socket,
+            own,
+            remote,
+            program,
+            woken: 0,
+            outgoing,
+            incoming,
+            has_gone: false,
+            is_shut: false,
+            news: None,
+        })
+    }
+}
+
+/// A connection that is carried to another machine, or is about to be.
+#[derive(Debug)]
+pub struct FarConnection {
+    socket: OwnedFd,
+    own: Mapping,
+    remote: Mapping,
+    program: Rc<Program>,
+    woken: u32,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    has_gone: bool,
+    /// The kernel was told the end of the program's direction.
+    is_shut: bool,
+    /// Something that the program was not woken for.
+    news: Option<News>,
+}
+
+impl AsFd for FarConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl FarConnection {
+    /// Returns whether the program is ready to leave the kernel.
+    pub fn is_prepared(&self) -> bool {
+        STREAM.peer_is_prepared(&Mapped::new(&self.remote))
+    }
+
+    /// The other engine has the other end: the program may leave the kernel from here on.
+    pub fn begin(&mut self) {
+        STREAM.prepare(&Mapped::new(&self.own));
+        self.news = Some(News::Route);
+    }
+
+    /// The program has closed the connection, or has ended.
+    pub fn note_gone(&mut self) {
+        self.has_gone = true;
+    }
+
+    /// Returns whether nobody sends on it any more, as far as is known.
+    fn has_gone(&self) -> bool {
+        self.has_gone || STREAM.flags(&Mapped::new(&self.remote)) & LEAVING != 0
+    }
+
+    /// Returns whether there is something that [`Self::progress`] would do.
+    pub fn has_news(&self) -> bool {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let tail = || STREAM.available(&own, &remote).map(|available| STREAM.head(&own) + available as u64);
+        let flags = STREAM.flags(&remote);
+        let sends = match self.outgoing.phase {
+            OutgoingPhase::Kernel => STREAM.route(&remote) != Ok(Route::Kernel) || flags & LEAVING != 0,
+            OutgoingPhase::Ring => {
+                flags & (HALF | LEAVING) != 0
+                    || matches!(STREAM.route(&remote), Ok(Route::Back(_)) | Err(Corrupt))
+                    || tail() != Ok(self.outgoing.queued)
+            }
+            OutgoingPhase::Returning => {
+                flags & LEAVING != 0 || matches!(STREAM.route(&remote), Ok(Route::Back(_)) | Err(Corrupt))
+            }
+            OutgoingPhase::Half | OutgoingPhase::Back => false,
+        };
+        let has_taken = || self.taken().is_ok_and(|(taken, _)| taken != self.incoming.drained);
+        sends || self.is_about_to_read() || !self.incoming.has_asked && (self.is_asked_back() || has_taken())
+    }
+
+    /// Passes on what the program has done.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn progress(&mut self, stream: StreamId, streams: &mut Streams) -> Result<Progress, Broken> {
+        let has_received = self.begin_reading()? | self.report_drained(stream, streams)?;
+        let has_sent = self.pass_on(stream, streams)?;
+        self.wake();
+        if let Some(progress) = self.end(stream, streams)? {
+            return Ok(progress);
+        }
+        Ok(if has_received | has_sent { Progress::Moved } else { Progress::Idle })
+    }
+
+    /// Copies queued bytes of the program's, from an offset of the stream on.
+    pub fn copy(&self, offset: u64, target: &mut [u8]) {
+        STREAM.copy_out(&Mapped::new(&self.remote), offset.wrapping_sub(self.outgoing.cut), target);
+    }
+
+    /// Queues what the program has sent, and what it has ended.
+    fn pass_on(&mut self, stream: StreamId, streams: &mut Streams) -> Result<bool, Broken> {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        // The flags come first: they were raised behind the last byte.
+        let flags = STREAM.flags(&remote);
+        let has_gone = self.has_gone();
+        let route = STREAM.route(&remote)?;
+        match (self.outgoing.phase, route) {
+            (OutgoingPhase::Kernel, Route::Kernel | Route::Pending) => {
+                if has_gone {
+                    streams.back(stream, 0)?;
+                    self.outgoing.phase = OutgoingPhase::Back;
+                }
+                return Ok(has_gone);
+            }
+            (OutgoingPhase::Kernel, _) => {
+                let cut = STREAM.cut_offset(&remote);
+                if cut > OFFSET_MAX / 2 {
+                    return Err(Broken);
+                }
+                streams.start(stream, cut)?;
+                // From here on the program takes nothing back by itself.
+                let _route = STREAM.begin_taking(&own, &remote);
+                self.outgoing = Outgoing { phase: OutgoingPhase::Ring, cut, queued: 0 };
+                return Ok(true);
+            }
+            (OutgoingPhase::Half | OutgoingPhase::Back, _) => return Ok(false),
+            (_, Route::Kernel | Route::Pending) => return Err(Broken),
+            (OutgoingPhase::Ring | OutgoingPhase::Returning, _) => {}
+        }
+        let head = STREAM.head(&own);
+        let tail = head + STREAM.available(&own, &remote)? as u64;
+        let is_returning = self.outgoing.phase == OutgoingPhase::Returning;
+        let end = match route {
+            Route::Back(until) if !(head..=tail).contains(&until) => return Err(Broken),
+            Route::Back(until) if until < self.outgoing.queued && !is_returning => return Err(Broken),
+            Route::Back(until) => until,
+            // It waits for the program to take its bytes back. One that has gone does not.
+            _ if is_returning && !has_gone => return Ok(false),
+            _ => tail,
+        };
+        let has_sent = end > self.outgoing.queued;
+        if has_sent {
+            streams.queue(stream, self.outgoing.cut + end)?;
+            self.outgoing.queued = end;
+        }
+        let is_back = matches!(route, Route::Back(_)) || is_returning;
+        if is_back {
+            streams.back(stream, self.outgoing.cut + end)?;
+            self.outgoing = Outgoing { phase: OutgoingPhase::Back, queued: end, ..self.outgoing };
+        } else if flags & HALF != 0 || has_gone {
+            streams.half(stream)?;
+            self.outgoing.phase = OutgoingPhase::Half;
+        }
+        Ok(has_sent || self.outgoing.phase != OutgoingPhase::Ring)
+    }
+
+    /// The program at the other end has taken everything before this offset.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn drained(&mut self, offset: u64) -> Result<(), Broken> {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let position = offset.checked_sub(self.outgoing.cut).ok_or(Broken)?;
+        let taken = position.checked_sub(STREAM.head(&own)).ok_or(Broken)? as usize;
+        if taken > STREAM.available(&own, &remote)? {
+            return Err(Broken);
+        }
+        if taken > 0 {
+            STREAM.consume(&own, taken);
+            if STREAM.is_relieved(&own, &remote, taken) {
+                STREAM.relieve(&own, distance::moment());
+                self.note(News::Room);
+            }
+        }
+        Ok(())
+    }
+
+    /// The program at the other end has stopped at this offset, and wants the rest through the kernel.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn back_asked(&mut self, offset: u64) -> Result<(), Broken> {
+        if self.outgoing.phase == OutgoingPhase::Ring {
+            self.drained(offset)?;
+            self.outgoing.phase = OutgoingPhase::Returning;
+            STREAM.end_taking(&Mapped::new(&self.own));
+        }
+        // One that has not left the kernel stays there.
+        STREAM.raise(&Mapped::new(&self.own), ASKS_BACK);
+        self.note(News::Route);
+        Ok(())
+    }
+
+    /// The writer's direction begins at this offset.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn started(&mut self, offset: u64) -> Result<(), Broken> {
+        if self.incoming.phase != IncomingPhase::Kernel {
+            return Err(Broken);
+        }
+        self.incoming.cut = offset;
+        self.incoming.phase = IncomingPhase::Announced;
+        Ok(())
+    }
+
+    /// Stores the next bytes for the program.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn received(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        if STREAM.room(&own, &remote, RING_BYTES)? < bytes.len() {
+            return Err(Broken);
+        }
+        let reach = STREAM.reach(&own, bytes.len());
+        if reach > self.incoming.backed {
+            let end = (HEADER_BYTES + reach).next_multiple_of(STEP_BYTES);
+            let until = (end - HEADER_BYTES).min(RING_BYTES);
+            let from = HEADER_BYTES + self.incoming.backed;
+            self.own.populate(from, HEADER_BYTES + until).map_err(|_| Broken)?;
+            self.incoming.backed = until;
+        }
+        if STREAM.is_ordered(&remote) {
+            STREAM.mark(&own, distance::moment());
+        }
+        STREAM.append(&own, bytes);
+        self.note(News::Bytes);
+        Ok(())
+    }
+
+    /// The writer's direction has ended behind the last byte.
+    pub fn half(&mut self) {
+        STREAM.raise(&Mapped::new(&self.own), HALF);
+        self.note(News::Route);
+    }
+
+    /// The writer's direction goes on in the kernel from this offset on.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn back(&mut self, offset: u64) -> Result<(), Broken> {
+        if self.incoming.phase == IncomingPhase::Kernel {
+            return if offset == 0 { Ok(()) } else { Err(Broken) };
+        }
+        self.incoming.back = Some(offset.checked_sub(self.incoming.cut).ok_or(Broken)?);
+        Ok(())
+    }
+
+    /// Tells the program that its peer has left the kernel, or is back there.
+    fn begin_reading(&mut self) -> Result<bool, Broken> {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let mut has_changed = false;
+        if self.is_about_to_read() {
+            match (self.is_asked_back(), self.incoming.back) {
+                // The program has taken nothing: all of it comes through the kernel.
+                (true, Some(0)) => {
+                    self.incoming =
+                        Incoming { phase: IncomingPhase::Ring, back: None, end: Some(0), ..self.incoming };
+                    return Ok(true);
+                }
+                (true, _) => has_changed = true,
+                (false, _) => {
+                    // Only a call that is in the kernel for a moment is counted there.
+                    has_changed = STREAM.begin(&own, &remote) && STREAM.readers(&remote) == 0;
+                    if !has_changed {
+                        STREAM.abandon(&own);
+                    }
+                }
+            }
+            if has_changed {
+                STREAM.cut(&own, self.incoming.cut);
+                self.incoming.phase = IncomingPhase::Ring;
+            }
+        }
+        if self.incoming.phase == IncomingPhase::Ring
+            && let Some(position) = self.incoming.back.take()
+        {
+            STREAM.back(&own, position);
+            self.incoming.end = Some(position);
+            has_changed = true;
+        }
+        if has_changed {
+            self.note(News::Route);
+        }
+        Ok(has_changed)
+    }
+
+    /// Returns whether the program can be told now that its peer has left the kernel. One that wants the rest through the
+    /// kernel is told nothing before the writer has answered.
+    fn is_about_to_read(&self) -> bool {
+        self.incoming.phase == IncomingPhase::Announced
+            && !self.has_gone()
+            && (self.incoming.back.is_some() || !self.is_asked_back())
+    }
+
+    fn is_asked_back(&self) -> bool {
+        STREAM.flags(&Mapped::new(&self.remote)) & ASKS_BACK != 0
+    }
+
+    /// The position up to which the program has taken the bytes of its peer, and the number of those that it has not taken.
+    fn taken(&self) -> Result<(u64, u64), Broken> {
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let tail = STREAM.tail(&own);
+        let taken = tail.checked_sub(STREAM.unread_by_peer(&own, &remote)? as u64).ok_or(Broken)?;
+        // What lies behind the end of the ring is void.
+        let end = self.incoming.end.map_or(tail, |end| end.min(tail));
+        Ok((taken, end.saturating_sub(taken)))
+    }
+
+    /// Reports what the program has taken, and asks for the return of the direction if the program does.
+    fn report_drained(&mut self, stream: StreamId, streams: &mut Streams) -> Result<bool, Broken> {
+        let is_asking = self.is_asked_back() && !self.incoming.has_asked;
+        let mut has_moved = false;
+        if self.incoming.phase != IncomingPhase::Kernel && !self.incoming.has_asked {
+            let (taken, _) = self.taken()?;
+            if taken > self.incoming.drained {
+                streams.drain(stream, self.incoming.cut + taken, WINDOW_BYTES)?;
+                self.incoming.drained = taken;
+                has_moved = true;
+            }
+        }
+        if is_asking {
+            self.incoming.has_asked = true;
+            // A direction that has ended by itself is on its way back, or has no more bytes.
+            let _offset = streams.ask_back(stream);
+            has_moved = true;
+        }
+        Ok(has_moved)
+    }
+
+    /// Ends what is over, once the program at the other end has taken everything.
+    fn end(&mut self, stream: StreamId, streams: &mut Streams) -> Result<Option<Progress>, Broken> {
+        let Some(progress) = streams.progress(stream) else { return Err(Broken) };
+        let has_gone = self.has_gone();
+        // An end that closes with unread bytes resets the connection, as the kernel's would.
+        if has_gone && self.taken()?.1 > 0 {
+            return Err(Broken);
+        }
+        let is_ended = matches!(self.outgoing.phase, OutgoingPhase::Half | OutgoingPhase::Back);
+        let end = self.outgoing.cut + self.outgoing.queued;
+        let never_left =
+            self.outgoing.phase == OutgoingPhase::Back && self.outgoing.cut == 0 && self.outgoing.queued == 0;
+        if !is_ended || !(never_left || progress.drained >= end) {
+            return Ok(None);
+        }
+        if self.outgoing.phase == OutgoingPhase::Half && !self.is_shut {
+            self.is_shut = true;
+            self.let_end_in_order();
+            // An error means that the connection has ended, of which the kernel tells the program.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+        }
+        if progress.is_over {
+            return Ok(Some(Progress::Over));
+        }
+        if has_gone {
+            self.let_end_in_order();
+            return Ok(Some(Progress::Released));
+        }
+        Ok(None)
+    }
+
+    /// The program has made its own death a reset, because bytes may have been in the ring. None are there any more.
+    fn let_end_in_order(&self) {
+        let is_over = STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) != FORKED;
+        if is_over && matches!(rustix::net::sockopt::socket_linger(&self.socket), Ok(Some(Duration::ZERO))) {
+            let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
+        }
+    }
+
+    /// Notes something for which the program has to be woken.
+    fn note(&mut self, news: News) {
+        self.news = match (self.news, news) {
+            (None, news) => Some(news),
+            (Some(known), news) if known == news => Some(known),
+            // Wakes both kinds of sleepers.
+            _ => Some(News::Route),
+        };
+    }
+
+    /// Wakes the program for what was noted.
+    pub fn wake(&mut self) {
+        let Some(news) = self.news.take() else { return };
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let wake = STREAM.wake(&own, &remote, news, self.woken);
+        if wake.futex {
+            self.woken = wake.round;
+            own.wake_sleepers();
+        }
+        if wake.doorbell {
+            self.program.ring();
+        }
+    }
+
+    /// Lets the connection go, which is over for the engine.
+    pub fn release(self) {
+        deferred::close_socket(self.socket);
+    }
+
+    /// The stream is lost. Returns whether the connection goes on, as no byte of it has left the kernel. Otherwise it is reset.
+    pub fn lose(mut self) -> bool {
+        let words = Mapped::new(&self.own);
+        // From here on the program does not leave the kernel.
+        STREAM.raise(&words, ASKS_BACK);
+        let has_left = self.incoming.phase != IncomingPhase::Kernel
+            || self.outgoing.cut > 0
+            || !matches!(STREAM.route(&Mapped::new(&self.remote)), Ok(Route::Kernel));
+        if has_left {
+            STREAM.end_taking(&words);
+            STREAM.fail(&words, Errno::CONNRESET.raw_os_error().unsigned_abs());
+            let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+            let _ = rustix::net::connect_unspec(&self.socket);
+        }
+        self.note(News::Route);
+        self.wake();
+        deferred::close_socket(self.socket);
+        !has_left
+    }
+
+    /// The reason for the other engine when this one cannot go on.
+    pub fn reset_reason(&self) -> ResetReason {
+        if self.has_gone() { ResetReason::Aborted } else { ResetReason::Lost }
+    }
+}

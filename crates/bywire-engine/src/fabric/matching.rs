@@ -1,0 +1,341 @@
+//! How two engines find out that they have the two ends of one connection, without I/O.
+//!
+//! Each engine gets the ends that its own machine's programs have offered. It asks the other end's engine whether that has
+//! the mirrored end, and whichever asks second is told so. Then each gives its program memory. Once both programs are ready to
+//! leave the kernel, one engine opens the stream that carries the connection:
+//!
+//! ```text
+//! engine A                                engine B
+//! offered ──────── known? ──────────────► not known: refused
+//!          ◄────── known? ─────────────── offered
+//! pair     ─────── refused, as known ───► pair
+//! prepared ─────── carry? ──────────────► not prepared: refused
+//!          ◄────── carry? ─────────────── prepared
+//! accepted ─────── accepted ────────────► accepted
+//! ```
+//!
+//! If both ask at the same time for a stream, that of the node whose name comes first is the one.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use bywire_stream::Refusal;
+
+/// The ends of a TCP connection, as one of its machines names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ends {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
+/// A question to the engine of the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whether it has the other end.
+    Known = 1,
+    /// Whether it carries the connection by the stream that comes with this question.
+    Carry = 2,
+}
+
+/// The version of descriptions.
+const VERSION: u8 = 1;
+const ADDRESS_BYTES: usize = 18;
+const DESCRIPTION_BYTES: usize = 2 + 2 * ADDRESS_BYTES;
+
+impl Ends {
+    /// The same connection as the other machine names it.
+    pub fn mirrored(self) -> Self {
+        Self { local: self.remote, remote: self.local }
+    }
+
+    /// The description of a stream that asks about this connection.
+    pub fn describe(self, question: Question) -> [u8; DESCRIPTION_BYTES] {
+        let mut bytes = [0; DESCRIPTION_BYTES];
+        (bytes[0], bytes[1]) = (VERSION, question as u8);
+        for (address, part) in
+            [self.local, self.remote].into_iter().zip(bytes[2..].chunks_exact_mut(ADDRESS_BYTES))
+        {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            part[..16].copy_from_slice(&ip.octets());
+            part[16..].copy_from_slice(&address.port().to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a description. `None`: it is none of this version.
+    pub fn of_description(bytes: &[u8]) -> Option<(Self, Question)> {
+        let [VERSION, question, addresses @ ..] = bytes else { return None };
+        let question = match question {
+            1 => Question::Known,
+            2 => Question::Carry,
+            _ => return None,
+        };
+        let addresses: &[u8; 2 * ADDRESS_BYTES] = addresses.try_into().ok()?;
+        let address = |at: usize| {
+            let ip: [u8; 16] = core::array::from_fn(|index| addresses[at + index]);
+            let port = u16::from_be_bytes([addresses[at + 16], addresses[at + 17]]);
+            SocketAddr::new(IpAddr::from(ip).to_canonical(), port)
+        };
+        Some((Self { local: address(0), remote: address(ADDRESS_BYTES) }, question))
+    }
+}
+
+/// What an engine has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask the engine of the other end.
+    Ask(u64, Question),
+    /// Give the program memory.
+    Pair(u64),
+}
+
+/// The answer to a question of another engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The stream carries the connection of this name.
+    Accept(u64),
+    Refuse(Refusal),
+}
+
+/// An end that a program of this machine has offered.
+#[derive(Debug)]
+struct Offer {
+    ends: Ends,
+    node: String,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The other end is not known.
+    Alone,
+    /// The program is given memory.
+    Pairing,
+    /// The program is ready to leave the kernel. `is_asking`: a stream of ours was not answered.
+    Prepared { is_asking: bool },
+    /// A stream carries it.
+    Carried,
+}
+
+/// All ends that programs of this machine have offered.
+#[derive(Debug, Default)]
+pub struct Matching {
+    own_node: String,
+    by_name: HashMap<u64, Offer>,
+    by_ends: HashMap<Ends, u64>,
+}
+
+impl Matching {
+    /// Sets the name of this node.
+    pub fn is_on(&mut self, own_node: String) {
+        self.own_node = own_node;
+    }
+
+    /// A program has offered its end of a connection with that node. `None`: it has offered it before.
+    pub fn offered(&mut self, name: u64, ends: Ends, node: &str) -> Option<Action> {
+        if self.by_ends.contains_key(&ends) {
+            return None;
+        }
+        self.by_ends.insert(ends, name);
+        self.by_name.insert(name, Offer { ends, node: node.to_owned(), phase: Phase::Alone });
+        Some(Action::Ask(name, Question::Known))
+    }
+
+    /// The engine of a node asks about a connection, by its own names for the ends.
+    pub fn asked(&mut self, node: &str, ends: Ends, question: Question) -> (Answer, Option<Action>) {
+        let own_comes_first = self.own_node.as_str() < node;
+        let name = self.by_ends.get(&ends.mirrored()).copied();
+        // A node asks about its own connections only.
+        let found = name
+            .and_then(|name| Some((name, self.by_name.get_mut(&name).filter(|offer| offer.node == node)?)));
+        let Some((name, offer)) = found else { return (Answer::Refuse(Refusal::Unknown), None) };
+        match (question, offer.phase) {
+            (Question::Known, Phase::Alone) => {
+                offer.phase = Phase::Pairing;
+                (Answer::Refuse(Refusal::Busy), Some(Action::Pair(name)))
+            }
+            (Question::Known, _) => (Answer::Refuse(Refusal::Busy), None),
+            (Question::Carry, Phase::Prepared { is_asking: true }) if own_comes_first => {
+                (Answer::Refuse(Refusal::Busy), None)
+            }
+            (Question::Carry, Phase::Prepared { .. }) => {
+                offer.phase = Phase::Carried;
+                (Answer::Accept(name), None)
+            }
+            (Question::Carry, Phase::Carried) => (Answer::Refuse(Refusal::Mismatch), None),
+            (Question::Carry, _) => (Answer::Refuse(Refusal::Unknown), None),
+        }
+    }
+
+    /// The other engine has refused a stream of ours.
+    pub fn refused(&mut self, name: u64, question: Question, reason: Refusal) -> Option<Action> {
+        let offer = self.by_name.get_mut(&name)?;
+        match (question, offer.phase) {
+            (Question::Known, Phase::Alone) if reason == Refusal::Busy => {
+                offer.phase = Phase::Pairing;
+                Some(Action::Pair(name))
+            }
+            (Question::Carry, Phase::Prepared { .. }) => {
+                offer.phase = Phase::Prepared { is_asking: false };
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The other engine has accepted the stream of ours that is to carry this connection. `false`: another one does, or none is
+    /// needed any more.
+    pub fn accepted(&mut self, name: u64) -> bool {
+        match self.by_name.get_mut(&name) {
+            Some(offer) if matches!(offer.phase, Phase::Prepared { .. }) => {
+                offer.phase = Phase::Carried;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The program is ready to leave the kernel.
+    pub fn prepared(&mut self, name: u64) -> Option<Action> {
+        let offer = self.by_name.get_mut(&name).filter(|offer| offer.phase == Phase::Pairing)?;
+        offer.phase = Phase::Prepared { is_asking: true };
+        Some(Action::Ask(name, Question::Carry))
+    }
+
+    /// The end is over, or is not carried after all.
+    pub fn end(&mut self, name: u64) {
+        if let Some(offer) = self.by_name.remove(&name) {
+            self.by_ends.remove(&offer.ends);
+        }
+    }
+
+    /// The connection of this name, and its node.
+    pub fn ends(&self, name: u64) -> Option<(Ends, &str)> {
+        self.by_name.get(&name).map(|offer| (offer.ends, offer.node.as_str()))
+    }
+
+    /// The names of all ends whose other end is on this node.
+    pub fn names_of_node(&self, node: &str) -> Vec<u64> {
+        self.by_name.iter().filter(|(_, offer)| offer.node == node).map(|(name, _)| *name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    fn on(node: &str) -> Matching {
+        let mut matching = Matching::default();
+        matching.is_on(node.to_owned());
+        matching
+    }
+
+    fn ends() -> Ends {
+        Ends { local: "10.0.0.1:40000".parse().unwrap(), remote: "10.0.0.2:80".parse().unwrap() }
+    }
+
+    #[test]
+    fn a_description_is_read_as_it_was_written() {
+        let six = Ends { local: "[fd00::1]:1".parse().unwrap(), remote: "[fd00::2]:65535".parse().unwrap() };
+        for ends in [ends(), six] {
+            for question in [Question::Known, Question::Carry] {
+                let bytes = ends.describe(question);
+                assert_eq!(Ends::of_description(&bytes), Some((ends, question)));
+                assert_eq!(Ends::of_description(&bytes[1..]), None);
+            }
+        }
+        assert_eq!(Ends::of_description(&[]), None);
+        assert_eq!(Ends::of_description(&[1; DESCRIPTION_BYTES + 1]), None);
+    }
+
+    /// Two engines, with the questions and answers under way between them.
+    struct Pair {
+        engines: [Matching; 2],
+        questions: [VecDeque<Question>; 2],
+        carried: [u32; 2],
+        is_paired: [bool; 2],
+    }
+
+    impl Pair {
+        fn act(&mut self, at: usize, action: Option<Action>) {
+            match action {
+                Some(Action::Ask(7, question)) => self.questions[at].push_back(question),
+                Some(Action::Pair(7)) => self.is_paired[at] = true,
+                None => {}
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// The first question of an engine reaches the other one, and its answer comes back.
+        fn deliver(&mut self, from: usize) {
+            let Some(question) = self.questions[from].pop_front() else { return };
+            let ends = if from == 0 { ends() } else { ends().mirrored() };
+            let to = 1 - from;
+            let node = ["a", "b"][from];
+            let (answer, action) = self.engines[to].asked(node, ends, question);
+            self.act(to, action);
+            match answer {
+                Answer::Accept(7) => {
+                    assert!(self.engines[from].accepted(7), "only one stream is accepted");
+                    self.carried.iter_mut().for_each(|carried| *carried += 1);
+                }
+                Answer::Accept(other) => panic!("{other}"),
+                Answer::Refuse(reason) => {
+                    let action = self.engines[from].refused(7, question, reason);
+                    self.act(from, action);
+                }
+            }
+        }
+    }
+
+    /// Steps of either engine, in every order: it gets the offer, its program gets ready, its first question is delivered.
+    #[test]
+    fn two_engines_agree_on_one_stream_in_every_order() {
+        for order in 0..1u32 << 16 {
+            let mut pair = Pair {
+                engines: ["a", "b"].map(on),
+                questions: Default::default(),
+                carried: [0; 2],
+                is_paired: [false; 2],
+            };
+            let (mut is_offered, mut is_prepared) = ([false; 2], [false; 2]);
+            // Random steps, and then every step until nothing is left to do.
+            let steps = (0..16).map(|bit| order >> bit & 1).chain([0, 1].into_iter().cycle().take(24));
+            for (index, at) in steps.enumerate() {
+                let at = at as usize;
+                let may_deliver = !pair.questions[at].is_empty() && (index % 2 == 0 || is_offered[at]);
+                if !is_offered[at] {
+                    is_offered[at] = true;
+                    let own = if at == 0 { ends() } else { ends().mirrored() };
+                    let action = pair.engines[at].offered(7, own, ["b", "a"][at]);
+                    pair.act(at, action);
+                } else if pair.is_paired[at] && !is_prepared[at] && (index % 3 != 0 || !may_deliver) {
+                    is_prepared[at] = true;
+                    let action = pair.engines[at].prepared(7);
+                    pair.act(at, action);
+                } else {
+                    pair.deliver(at);
+                }
+            }
+            assert_eq!(pair.carried, [1; 2], "order {order:b}");
+        }
+    }
+
+    #[test]
+    fn a_node_learns_nothing_of_connections_with_others() {
+        let mut engine = on("b");
+        assert!(engine.offered(7, ends().mirrored(), "a").is_some());
+        for question in [Question::Known, Question::Carry] {
+            let answer = engine.asked("c", ends(), question);
+            assert_eq!(answer, (Answer::Refuse(Refusal::Unknown), None));
+        }
+        assert_eq!(engine.names_of_node("a"), [7]);
+        engine.end(7);
+        assert_eq!(engine.asked("a", ends(), Question::Known).0, Answer::Refuse(Refusal::Unknown));
+    }
+}

@@ -1,0 +1,599 @@
+//! Link `fabric`: the other end is a program under `bywire run` on another machine, whose engine has it.
+//!
+//! Two engines share one connection of messages, encrypted by the fabric, and on it a stream for each connection of programs.
+//! [`matching`] finds the two ends, and [`connection`] moves bytes between the rings of a program and a stream.
+
+mod connection;
+mod link;
+mod matching;
+mod nodes;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bywire::{
+    Address, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Owner, Peer, Port, PortName,
+    PortOptions, Priority, Reach,
+};
+use bywire_stream::{Event as StreamEvent, Lane, Refusal, ResetReason, Side, StreamId};
+use bywire_sys::{deferred, names, process, tcp};
+
+use self::connection::{Broken, FarConnection, Offered, Progress, WINDOW_BYTES};
+use self::link::{Link, MESSAGE_BYTES, Use};
+use self::matching::{Action, Answer, Ends, Matching, Question};
+use self::nodes::Nodes;
+use crate::connection::Program;
+use crate::pairing_client::PairingClient;
+
+/// Events of the port that are handled before the connections have their turn.
+const EVENTS_AT_ONCE: usize = 256;
+/// An engine that was not there is not called again for this time.
+const CALL_AGAIN: Duration = Duration::from_secs(1);
+/// Engines that may be connected.
+const PEERS_MAX: usize = 2048;
+
+/// Why there is no link `fabric`.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    #[error("cannot open a port for the engines of other machines: {0}")]
+    Port(#[from] OpenError),
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The connections whose other ends are on other machines.
+#[derive(Debug)]
+pub struct Fabric {
+    port: Port,
+    user: String,
+    nodes: Nodes,
+    links: HashMap<Peer, Link>,
+    /// The link by which each node is asked, or when its engine was found absent.
+    by_node: HashMap<String, Result<Peer, Instant>>,
+    matching: Matching,
+    /// Ends that programs have offered, and that are not paired.
+    offers: HashMap<u64, OwnedFd>,
+    /// Memory that programs were offered.
+    pairing: HashMap<u64, Offered>,
+    connections: HashMap<u64, Entry>,
+    /// The message in the making.
+    buffer: Vec<u8>,
+    counts: FabricCounts,
+}
+
+/// Counts of this link, since the engine began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FabricCounts {
+    /// Connections that have been carried.
+    pub carried_ever: u64,
+    /// Bytes that programs have sent.
+    pub bytes_sent: u64,
+    /// Bytes that programs were sent.
+    pub bytes_received: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    connection: FarConnection,
+    /// The stream that carries it.
+    stream: Option<(Peer, StreamId)>,
+}
+
+/// Something that an event of a link asks for, once the link's machine can be called again.
+enum Next {
+    Opened(StreamId, Option<(Ends, Question)>),
+    Accepted(StreamId),
+    Refused(StreamId, Refusal),
+    /// A stream that carries nothing any more has moved. `true`: it has brought bytes.
+    Orphan(StreamId, bool),
+    /// The connection of this name cannot go on, and the other engine is to be told.
+    Broken(u64),
+    /// The other engine has ended the stream of this connection.
+    Reset(StreamId),
+    Closed,
+}
+
+impl Fabric {
+    /// Opens this user's port for the engines of other machines.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn open() -> Result<Self, FabricError> {
+        let user = names::user_name(process::user()).unwrap_or_else(|| process::user().to_string());
+        let options = PortOptions {
+            name: Some(port_of(&user)),
+            reach: Reach::Fabric,
+            peers_max: PEERS_MAX as u32,
+            spin: Duration::ZERO,
+            geometry: geometry(),
+            ..PortOptions::default()
+        };
+        let nodes = Nodes::find()?;
+        Ok(Self {
+            port: Port::open(options)?,
+            user,
+            matching: Matching::default(),
+            nodes,
+            links: HashMap::new(),
+            by_node: HashMap::new(),
+            offers: HashMap::new(),
+            pairing: HashMap::new(),
+            connections: HashMap::new(),
+            buffer: vec![0; MESSAGE_BYTES],
+            counts: FabricCounts::default(),
+        })
+    }
+
+    /// The number of connections that it has or was offered.
+    pub fn len(&self) -> usize {
+        self.offers.len() + self.pairing.len() + self.connections.len()
+    }
+
+    /// The number of connections that streams carry now.
+    pub fn carried(&self) -> usize {
+        self.connections.values().filter(|entry| entry.stream.is_some()).count()
+    }
+
+    /// See [`FabricCounts`].
+    pub fn counts(&self) -> FabricCounts {
+        self.counts
+    }
+
+    /// Prepares to sleep on its descriptor. `false`: there is something to do.
+    pub fn arm(&mut self) -> bool {
+        !self.connections.values().any(|entry| entry.has_news()) && self.port.arm()
+    }
+
+    /// A program has offered its end of a connection. `Err`: the other end is on no node of the fabric.
+    pub fn offer(&mut self, name: u64, socket: OwnedFd, pairing: &mut PairingClient) -> Result<(), OwnedFd> {
+        let Ok(identity) = tcp::identify(&socket) else { return Err(socket) };
+        let Some(node) = self.nodes.at(identity.remote.ip()) else { return Err(socket) };
+        self.matching.is_on(self.nodes.own().unwrap_or_default());
+        if self.link_to(&node).is_none() {
+            return Err(socket);
+        }
+        let ends = Ends { local: canonical(identity.local), remote: canonical(identity.remote) };
+        let Some(action) = self.matching.offered(name, ends, &node) else { return Err(socket) };
+        self.offers.insert(name, socket);
+        self.act(action, pairing);
+        Ok(())
+    }
+
+    /// Returns whether the connection of this name is one of this link's.
+    pub fn has(&self, name: u64) -> bool {
+        self.offers.contains_key(&name)
+            || self.pairing.contains_key(&name)
+            || self.connections.contains_key(&name)
+    }
+
+    /// The service has paired a connection with its program.
+    pub fn paired(
+        &mut self,
+        name: u64,
+        program: Option<Rc<Program>>,
+        segment: &[OwnedFd],
+        pairing: &mut PairingClient,
+    ) {
+        let Some(offered) = self.pairing.remove(&name) else { return };
+        let connection = match program {
+            Some(program) => offered.paired(program, segment),
+            None => Err(offered),
+        };
+        match connection {
+            Ok(connection) => {
+                self.connections.insert(name, Entry { connection, stream: None });
+            }
+            Err(offered) => {
+                offered.release();
+                self.matching.end(name);
+                pairing.end(name, 0);
+            }
+        }
+    }
+
+    /// The connection of this name is not paired after all.
+    pub fn refused(&mut self, name: u64) {
+        self.matching.end(name);
+        self.forget_questions(name);
+        self.offers.remove(&name).into_iter().for_each(deferred::close_socket);
+        self.pairing.remove(&name).into_iter().for_each(Offered::release);
+    }
+
+    /// The program of this connection has ended it, or has ended itself.
+    pub fn gone(&mut self, name: u64, pairing: &mut PairingClient) {
+        match self.connections.get_mut(&name) {
+            Some(entry) if entry.stream.is_some() => entry.connection.note_gone(),
+            Some(_) => self.end(name, pairing),
+            None => self.refused(name),
+        }
+    }
+
+    /// Does what there is to do. Returns whether there was anything.
+    pub fn progress(&mut self, pairing: &mut PairingClient) -> bool {
+        let mut has_moved = false;
+        for _ in 0..EVENTS_AT_ONCE {
+            let Some(event) = self.port.poll() else { break };
+            has_moved = true;
+            self.handle(event, pairing);
+        }
+        has_moved |= self.progress_connections(pairing);
+        has_moved |= self.transmit(pairing);
+        if !has_moved {
+            self.links.values_mut().for_each(|link| link.streams.flush());
+            has_moved = self.transmit(pairing);
+        }
+        has_moved
+    }
+
+    fn handle(&mut self, event: Event, pairing: &mut PairingClient) {
+        match event {
+            Event::Connected(peer) => self.connected(peer),
+            Event::Disconnected { peer, reason } => self.disconnected(peer, reason, pairing),
+            Event::Message(message) => {
+                let lane = if message.priority == Priority::High { Lane::High } else { Lane::Low };
+                self.receive(message.peer, lane, &message.payload, pairing);
+                self.port.recycle(message.payload);
+            }
+            // Longer messages than fit into an event are against the rules of this protocol.
+            Event::BufferNeeded { peer, .. } => self.drop_link(peer, pairing),
+            _ => {}
+        }
+    }
+
+    /// The link to a node, which is called if there is none. `None`: its engine is absent.
+    fn link_to(&mut self, node: &str) -> Option<Peer> {
+        match self.by_node.get(node) {
+            Some(Ok(peer)) => return Some(*peer),
+            Some(Err(since)) if since.elapsed() < CALL_AGAIN => return None,
+            _ => {}
+        }
+        let address = Address { node: node.to_owned(), port: port_of(&self.user) };
+        let called = self.port.connect_start(&address).map_err(|_| Instant::now());
+        if let Ok(peer) = called {
+            self.links.insert(peer, Link::new(peer, node.to_owned(), Side::First));
+        }
+        self.by_node.insert(node.to_owned(), called);
+        called.ok()
+    }
+
+    /// Another engine has called, or has answered.
+    fn connected(&mut self, peer: Peer) {
+        if self.links.contains_key(&peer) {
+            return;
+        }
+        let Some(info) = self.port.peer_info(peer) else { return };
+        let node = info.address.node.clone();
+        // Only engines of other machines serve ends there, and each of them those of its own user.
+        let is_engine = matches!(&info.owner, Owner::Remote { user } if *user == self.user)
+            && info.address.port == port_of(&self.user);
+        if !is_engine || self.links.len() >= PEERS_MAX {
+            return self.port.disconnect(peer);
+        }
+        self.links.insert(peer, Link::new(peer, node.clone(), Side::Second));
+        if !matches!(self.by_node.get(&node), Some(Ok(_))) {
+            self.by_node.insert(node, Ok(peer));
+        }
+    }
+
+    fn disconnected(&mut self, peer: Peer, _reason: DisconnectReason, pairing: &mut PairingClient) {
+        let Some(link) = self.links.remove(&peer) else { return };
+        let other = self.links.values().find(|other| other.node == link.node).map(|other| other.peer);
+        if self.by_node.get(&link.node) == Some(&Ok(peer)) {
+            self.by_node.insert(link.node.clone(), other.ok_or_else(Instant::now));
+        }
+        let names: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, entry)| entry.stream.is_some_and(|(its, _)| its == peer))
+            .map(|(name, _)| *name)
+            .collect();
+        names.into_iter().for_each(|name| self.lose(name, pairing));
+        if other.is_none() {
+            for name in self.matching.names_of_node(&link.node) {
+                if self.offers.contains_key(&name) {
+                    pairing.refuse(name);
+                    self.refused(name);
+                } else {
+                    self.lose(name, pairing);
+                }
+            }
+        }
+    }
+
+    /// Ends a link whose other side breaks the rules.
+    fn drop_link(&mut self, peer: Peer, pairing: &mut PairingClient) {
+        self.port.disconnect(peer);
+        self.disconnected(peer, DisconnectReason::Here, pairing);
+    }
+
+    fn receive(&mut self, peer: Peer, lane: Lane, message: &[u8], pairing: &mut PairingClient) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        let (connections, uses) = (&mut self.connections, &link.uses);
+        let (mut nexts, mut touched, mut received_bytes) = (Vec::new(), Vec::new(), 0);
+        let received = link.streams.receive(lane, message, |event| {
+            if let StreamEvent::Bytes { bytes, .. } = event {
+                received_bytes += bytes.len() as u64;
+            }
+            if let Some(next) = note(event, connections, uses, &mut touched) {
+                nexts.push(next);
+            }
+        });
+        self.counts.bytes_received += received_bytes;
+        for name in touched {
+            if let Some(entry) = self.connections.get_mut(&name) {
+                entry.connection.wake();
+            }
+        }
+        for next in nexts {
+            self.follow(peer, next, pairing);
+        }
+        if received.is_err() {
+            self.drop_link(peer, pairing);
+        }
+    }
+
+    fn follow(&mut self, peer: Peer, next: Next, pairing: &mut PairingClient) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        match next {
+            Next::Opened(stream, description) => {
+                let (answer, action) = match description {
+                    Some((ends, question)) => self.matching.asked(&link.node, ends, question),
+                    None => (Answer::Refuse(Refusal::Mismatch), None),
+                };
+                match answer {
+                    Answer::Accept(name) if link.streams.accept(stream, WINDOW_BYTES).is_ok() => {
+                        self.begin(name, peer, stream);
+                    }
+                    Answer::Accept(name) => self.lose(name, pairing),
+                    Answer::Refuse(reason) => _ = link.streams.refuse(stream, reason),
+                }
+                if let Some(action) = action {
+                    self.act(action, pairing);
+                }
+            }
+            Next::Accepted(stream) => match link.uses.remove(&stream) {
+                Some(Use::Question(name, Question::Carry)) if self.matching.accepted(name) => {
+                    self.begin(name, peer, stream);
+                }
+                _ => _ = link.streams.reset(stream, ResetReason::Aborted),
+            },
+            Next::Refused(stream, reason) => {
+                if let Some(Use::Question(name, question)) = link.uses.remove(&stream)
+                    && let Some(action) = self.matching.refused(name, question, reason)
+                {
+                    self.act(action, pairing);
+                }
+            }
+            Next::Orphan(stream, has_bytes) => link.look_at_orphan(stream, has_bytes),
+            Next::Broken(name) => self.lose(name, pairing),
+            Next::Reset(stream) => {
+                if let Some(Use::Connection(name)) = link.uses.remove(&stream) {
+                    self.lose(name, pairing);
+                }
+            }
+            Next::Closed => self.drop_link(peer, pairing),
+        }
+    }
+
+    fn act(&mut self, action: Action, pairing: &mut PairingClient) {
+        match action {
+            Action::Ask(name, question) => {
+                let Some((ends, node)) = self.matching.ends(name) else { return };
+                if let Some(Ok(peer)) = self.by_node.get(node)
+                    && let Some(link) = self.links.get_mut(peer)
+                {
+                    link.ask(name, ends, question);
+                }
+            }
+            Action::Pair(name) => {
+                let Some(socket) = self.offers.remove(&name) else { return };
+                match Offered::new(socket) {
+                    Ok((offered, files)) => {
+                        self.pairing.insert(name, offered);
+                        pairing.offer_both(name, files);
+                    }
+                    Err((socket, _)) => {
+                        deferred::close_socket(socket);
+                        self.matching.end(name);
+                        pairing.refuse(name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stream carries the connection from here on.
+    fn begin(&mut self, name: u64, peer: Peer, stream: StreamId) {
+        let (Some(entry), Some(link)) = (self.connections.get_mut(&name), self.links.get_mut(&peer)) else {
+            return;
+        };
+        entry.stream = Some((peer, stream));
+        link.uses.insert(stream, Use::Connection(name));
+        entry.connection.begin();
+        entry.connection.wake();
+        self.counts.carried_ever += 1;
+    }
+
+    fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {
+        let (mut has_moved, mut over) = (false, Vec::new());
+        let mut prepared = Vec::new();
+        for (name, entry) in &mut self.connections {
+            let Some((peer, stream)) = entry.stream else {
+                if entry.connection.is_prepared() {
+                    prepared.push(*name);
+                }
+                continue;
+            };
+            let Some(link) = self.links.get_mut(&peer) else { continue };
+            match entry.connection.progress(stream, &mut link.streams) {
+                Ok(Progress::Idle) => {}
+                Ok(Progress::Moved) => has_moved = true,
+                result => over.push((*name, result)),
+            }
+        }
+        for name in prepared {
+            if let Some(action) = self.matching.prepared(name) {
+                has_moved = true;
+                self.act(action, pairing);
+            }
+        }
+        for (name, result) in over {
+            has_moved = true;
+            let Some(Entry { stream: Some((peer, stream)), .. }) = self.connections.get(&name) else {
+                continue;
+            };
+            let (peer, stream) = (*peer, *stream);
+            if let (Some(link), Ok(progress)) = (self.links.get_mut(&peer), result) {
+                if progress == Progress::Over {
+                    link.uses.remove(&stream);
+                    let _ = link.streams.close(stream);
+                } else {
+                    link.uses.insert(stream, Use::Orphan);
+                }
+                self.end(name, pairing);
+            } else {
+                self.lose(name, pairing);
+            }
+        }
+        has_moved
+    }
+
+    fn transmit(&mut self, pairing: &mut PairingClient) -> bool {
+        let (mut has_sent, mut lost) = (false, Vec::new());
+        for link in self.links.values_mut() {
+            let connections = &self.connections;
+            let sent_bytes = &mut self.counts.bytes_sent;
+            let read = |name: u64, offset: u64, target: &mut [u8]| {
+                *sent_bytes += target.len() as u64;
+                if let Some(entry) = connections.get(&name) {
+                    entry.connection.copy(offset, target);
+                }
+            };
+            match link.transmit(&mut self.port, WINDOW_BYTES, &mut self.buffer, read) {
+                Ok(sent) => has_sent |= sent,
+                Err(_) => lost.push(link.peer),
+            }
+        }
+        lost.into_iter().for_each(|peer| self.drop_link(peer, pairing));
+        has_sent
+    }
+
+    /// The connection is over for the engine. Its program goes on in the kernel, if it goes on.
+    fn end(&mut self, name: u64, pairing: &mut PairingClient) {
+        self.matching.end(name);
+        self.forget_questions(name);
+        if let Some(entry) = self.connections.remove(&name) {
+            entry.connection.release();
+            pairing.end(name, 0);
+        }
+    }
+
+    /// The connection cannot be carried any more. It is reset, unless nothing of it has left the kernel.
+    fn lose(&mut self, name: u64, pairing: &mut PairingClient) {
+        self.matching.end(name);
+        self.forget_questions(name);
+        self.pairing.remove(&name).into_iter().for_each(Offered::release);
+        let Some(entry) = self.connections.remove(&name) else { return };
+        if let Some((peer, stream)) = entry.stream
+            && let Some(link) = self.links.get_mut(&peer)
+        {
+            link.uses.remove(&stream);
+            let _ = link.streams.reset(stream, entry.connection.reset_reason());
+        }
+        entry.connection.lose();
+        pairing.end(name, 0);
+    }
+
+    fn forget_questions(&mut self, name: u64) {
+        self.links.values_mut().for_each(|link| link.ask_no_more(name));
+    }
+
+    /// The engine ends: connections that have left the kernel are reset.
+    pub fn stop(mut self, pairing: &mut PairingClient) {
+        self.links.values_mut().for_each(|link| link.streams.shut_down(ResetReason::Stopped));
+        self.transmit(pairing);
+        let names: Vec<u64> = self.connections.keys().copied().collect();
+        names.into_iter().for_each(|name| self.lose(name, pairing));
+        self.pairing.drain().for_each(|(_, offered)| offered.release());
+        self.offers.drain().for_each(|(_, socket)| deferred::close_socket(socket));
+    }
+}
+
+impl AsFd for Fabric {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.port.as_fd()
+    }
+}
+
+impl Entry {
+    fn has_news(&self) -> bool {
+        self.stream.is_some() && self.connection.has_news()
+    }
+}
+
+/// Does what an event asks for, as far as its link's machine is not needed. Returns what is left to do.
+fn note(
+    event: StreamEvent<'_>,
+    connections: &mut HashMap<u64, Entry>,
+    uses: &HashMap<StreamId, Use>,
+    touched: &mut Vec<u64>,
+) -> Option<Next> {
+    let stream = match event {
+        StreamEvent::Ready => return None,
+        StreamEvent::Opened { stream, description } => {
+            return Some(Next::Opened(stream, Ends::of_description(description)));
+        }
+        StreamEvent::Accepted { stream } => return Some(Next::Accepted(stream)),
+        StreamEvent::Refused { stream, reason } => return Some(Next::Refused(stream, reason)),
+        StreamEvent::Reset { stream, .. } => return Some(Next::Reset(stream)),
+        StreamEvent::Closed { .. } => return Some(Next::Closed),
+        StreamEvent::Started { stream, .. }
+        | StreamEvent::Bytes { stream, .. }
+        | StreamEvent::Half { stream, .. }
+        | StreamEvent::Back { stream, .. }
+        | StreamEvent::BackAsked { stream, .. }
+        | StreamEvent::Drained { stream, .. } => stream,
+    };
+    let name = match uses.get(&stream)? {
+        Use::Connection(name) => *name,
+        Use::Orphan => return Some(Next::Orphan(stream, matches!(event, StreamEvent::Bytes { .. }))),
+        Use::Question(..) => return None,
+    };
+    let connection = &mut connections.get_mut(&name)?.connection;
+    let done = match event {
+        StreamEvent::Started { offset, .. } => connection.started(offset),
+        StreamEvent::Bytes { bytes, .. } => connection.received(bytes),
+        StreamEvent::Half { .. } => {
+            connection.half();
+            Ok(())
+        }
+        StreamEvent::Back { offset, .. } => connection.back(offset),
+        StreamEvent::BackAsked { offset, .. } => connection.back_asked(offset),
+        StreamEvent::Drained { offset, .. } => connection.drained(offset),
+        _ => Ok(()),
+    };
+    if touched.last() != Some(&name) {
+        touched.push(name);
+    }
+    done.err().map(|Broken| Next::Broken(name))
+}
+
+/// The port of a user's engine. The user's name stands in it, so each user of a machine has one.
+fn port_of(user: &str) -> PortName {
+    format!("engine-{user}").parse().unwrap_or(PortName::Number(u32::MAX))
+}
+
+/// Rings in which a message of [`MESSAGE_BYTES`] is one piece.
+fn geometry() -> Geometry {
+    let lane = LaneGeometry { slots: 256, bulk_bytes: 8 * MESSAGE_BYTES as u32 };
+    let reply = Geometry::default().lanes[0];
+    let reply = LaneGeometry { bulk_bytes: 4 * MESSAGE_BYTES as u32, ..reply };
+    Geometry { lanes: [reply, lane, lane], fragment_bytes: MESSAGE_BYTES as u32 }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
