@@ -14,7 +14,8 @@ use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::Mapped;
 use bywire_sys::interrupt::Interrupter;
 use bywire_sys::poller::Poller;
-use bywire_sys::{Errno, deferred, limits, scheduling};
+use bywire_sys::spin::Spin;
+use bywire_sys::{Errno, clock, deferred, limits, scheduling};
 
 use crate::connection::{Asked, Program, Progress, Served};
 use crate::control::{ControlSocket, Request};
@@ -36,6 +37,8 @@ const BURST_BYTES: u64 = 16 << 10;
 const SMALL_BURSTS_MAX: u32 = 64;
 /// Quiet connections that are looked at in one tick, in turn.
 const QUIET_AT_ONCE: usize = 64;
+/// How long it polls for the next step of a conversation with another machine before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
 /// The time until it tries again to say what the service had no room for.
 const SAY_AGAIN: Duration = Duration::from_millis(1);
 /// How long an engine that ends gives the kernel bytes of programs that go on.
@@ -102,6 +105,7 @@ pub struct Engine {
     interrupter: Rc<Interrupter>,
     counts: Counts,
     fabric: Option<Fabric>,
+    spin: Spin,
 }
 
 #[derive(Debug)]
@@ -177,6 +181,7 @@ impl Engine {
             interrupter: Rc::new(Interrupter::here()),
             counts: Counts::default(),
             fabric,
+            spin: Spin::new(SPIN),
         })
     }
 
@@ -201,7 +206,7 @@ impl Engine {
         let mut idle_ticks = 0;
         loop {
             let has_moved = self.look_at_active() | self.progress_quiet(QUIET_AT_ONCE);
-            let has_carried = self.progress_fabric();
+            let has_carried = self.progress_fabric() || self.active.is_empty() && self.spin();
             let has_more_to_say = self.pairing.say_what_waits();
             idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
             // Batches are for the kernel. What goes to other machines does not wait for a tick.
@@ -243,12 +248,43 @@ impl Engine {
         let has_news = self.served.values().any(|entry| !entry.is_full && entry.connection.has_news())
             || self.fabric.as_mut().is_some_and(|fabric| !fabric.arm());
         let timeout = if has_news { Some(Duration::ZERO) } else { None };
+        let asleep = clock::cycles();
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
+        self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
         doorbell_rule::rise(&Mapped::new(self.pairing.page()));
         if has_news {
             self.progress_quiet(usize::MAX);
         }
         ready
+    }
+
+    /// Looks at connections with other machines until there is something or their time is up. Returns whether there was.
+    fn spin(&mut self) -> bool {
+        if self.fabric.as_ref().is_none_or(|fabric| fabric.carried() == 0) {
+            return false;
+        }
+        let budget = self.spin.budget_cycles();
+        let start = clock::cycles();
+        let mut looked = start;
+        while budget > 0 {
+            // A program that wants this core gets it at once. It may be an end of these connections.
+            std::thread::yield_now();
+            if self.progress_fabric() {
+                self.spin.paid();
+                return true;
+            }
+            let now = clock::cycles();
+            if now.wrapping_sub(looked) > budget / 2 {
+                self.spin.abstain();
+                break;
+            }
+            if now.wrapping_sub(start) >= budget {
+                self.spin.failed();
+                break;
+            }
+            looked = now;
+        }
+        false
     }
 
     fn progress_fabric(&mut self) -> bool {

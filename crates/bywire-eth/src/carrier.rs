@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bywire_sys::clock;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
+use bywire_sys::spin::Spin;
 use bywire_sys::tap::Queue;
 
 use crate::address::MacAddress;
@@ -29,7 +30,6 @@ use crate::order::{
     self, Answer, CarrierSettings, Confinement, ExchangeError, InterfaceId, Join, NewInterface, Order,
 };
 use crate::rejection::BadFrame;
-use crate::spin::Spin;
 use crate::switch::{Attachment, Switch, SwitchPortId, Verdict};
 use crate::tap_port::{PortQueue, TapPort};
 

@@ -33,7 +33,7 @@
 //! | `backlog` | datagrams that wait for a process, and how long they hold back their senders |
 //! | `geometry` | the sizes of the rings to other processes of this machine |
 //! | `reassembly` | frames too long for one datagram, sent in parts and joined again |
-//! | [`spin`] | how long the loop polls before it sleeps |
+//! | [`bywire_sys::spin`] | how long the loop polls before it sleeps |
 //! | [`drops`] | counters of dropped frames |
 //! | [`order`] | the orders to the loop and its answers |
 //! | [`network`] | all interfaces and loops of a process |
@@ -75,7 +75,6 @@ pub mod rtnetlink;
 pub mod segment;
 pub mod service;
 pub mod settings;
-pub mod spin;
 pub mod status;
 pub mod switch;
 pub mod tap_port;

@@ -27,6 +27,7 @@ pub mod release;
 pub mod scheduling;
 pub mod share;
 pub mod socket;
+pub mod spin;
 pub mod tap;
 pub mod tcp;
 pub mod timer_doorbell;

@@ -190,8 +190,16 @@ impl FarConnection {
 
     /// The other engine has the other end: the program may leave the kernel from here on.
     pub fn begin(&mut self) {
+        self.report_at(WINDOW_BYTES as usize);
         STREAM.prepare(&Mapped::new(&self.own));
         self.news = Some(News::Route);
+    }
+
+    /// The program rings once it has emptied half of this many bytes. 0: once it has taken the last one.
+    fn report_at(&self, bytes: usize) {
+        let own = Mapped::new(&self.own);
+        STREAM.bound(&own, bytes);
+        STREAM.want_room(&own);
     }
 
     /// The program has closed the connection, or has ended.
@@ -378,6 +386,8 @@ impl FarConnection {
 
     /// The writer's direction has ended behind the last byte.
     pub fn half(&mut self) {
+        // The kernel is told the end once all of it was taken.
+        self.report_at(0);
         STREAM.raise(&Mapped::new(&self.own), HALF);
         self.note(News::Route);
     }
@@ -424,6 +434,7 @@ impl FarConnection {
             && let Some(position) = self.incoming.back.take()
         {
             STREAM.back(&own, position);
+            self.report_at(0);
             self.incoming.end = Some(position);
             has_changed = true;
         }

@@ -114,8 +114,9 @@ enum Phase {
     Alone,
     /// The program is given memory.
     Pairing,
-    /// The program is ready to leave the kernel. `is_asking`: a stream of ours was not answered.
-    Prepared { is_asking: bool },
+    /// The program is ready to leave the kernel. `is_asking`: a stream of ours was not answered. `was_asked`: the other engine
+    /// has asked meanwhile, so its program is ready as well.
+    Prepared { is_asking: bool, was_asked: bool },
     /// A stream carries it.
     Carried,
 }
@@ -158,7 +159,8 @@ impl Matching {
                 (Answer::Refuse(Refusal::Busy), Some(Action::Pair(name)))
             }
             (Question::Known, _) => (Answer::Refuse(Refusal::Busy), None),
-            (Question::Carry, Phase::Prepared { is_asking: true }) if own_comes_first => {
+            (Question::Carry, Phase::Prepared { is_asking: true, .. }) if own_comes_first => {
+                offer.phase = Phase::Prepared { is_asking: true, was_asked: true };
                 (Answer::Refuse(Refusal::Busy), None)
             }
             (Question::Carry, Phase::Prepared { .. }) => {
@@ -178,8 +180,13 @@ impl Matching {
                 offer.phase = Phase::Pairing;
                 Some(Action::Pair(name))
             }
+            // The other program was not ready when this question came. It is now.
+            (Question::Carry, Phase::Prepared { was_asked: true, .. }) => {
+                offer.phase = Phase::Prepared { is_asking: true, was_asked: false };
+                Some(Action::Ask(name, Question::Carry))
+            }
             (Question::Carry, Phase::Prepared { .. }) => {
-                offer.phase = Phase::Prepared { is_asking: false };
+                offer.phase = Phase::Prepared { is_asking: false, was_asked: false };
                 None
             }
             _ => None,
@@ -201,7 +208,7 @@ impl Matching {
     /// The program is ready to leave the kernel.
     pub fn prepared(&mut self, name: u64) -> Option<Action> {
         let offer = self.by_name.get_mut(&name).filter(|offer| offer.phase == Phase::Pairing)?;
-        offer.phase = Phase::Prepared { is_asking: true };
+        offer.phase = Phase::Prepared { is_asking: true, was_asked: false };
         Some(Action::Ask(name, Question::Carry))
     }
 
@@ -253,15 +260,24 @@ mod tests {
         assert_eq!(Ends::of_description(&[1; DESCRIPTION_BYTES + 1]), None);
     }
 
-    /// Two engines, with the questions and answers under way between them.
+    /// Two engines, with the questions and answers under way between them. By the engine that has asked.
+    #[derive(Default)]
     struct Pair {
         engines: [Matching; 2],
         questions: [VecDeque<Question>; 2],
-        carried: [u32; 2],
+        answers: [VecDeque<(Question, Answer)>; 2],
+        is_offered: [bool; 2],
         is_paired: [bool; 2],
+        is_prepared: [bool; 2],
+        /// The engine whose stream carries the connection, as each of the two sees it.
+        carried_by: [Option<usize>; 2],
     }
 
     impl Pair {
+        fn ends_of(at: usize) -> Ends {
+            if at == 0 { ends() } else { ends().mirrored() }
+        }
+
         fn act(&mut self, at: usize, action: Option<Action>) {
             match action {
                 Some(Action::Ask(7, question)) => self.questions[at].push_back(question),
@@ -271,58 +287,65 @@ mod tests {
             }
         }
 
-        /// The first question of an engine reaches the other one, and its answer comes back.
-        fn deliver(&mut self, from: usize) {
-            let Some(question) = self.questions[from].pop_front() else { return };
-            let ends = if from == 0 { ends() } else { ends().mirrored() };
-            let to = 1 - from;
-            let node = ["a", "b"][from];
-            let (answer, action) = self.engines[to].asked(node, ends, question);
-            self.act(to, action);
-            match answer {
-                Answer::Accept(7) => {
-                    assert!(self.engines[from].accepted(7), "only one stream is accepted");
-                    self.carried.iter_mut().for_each(|carried| *carried += 1);
+        /// Step `kind` of an engine: it gets the offer, its program gets ready, its first question arrives, or the first answer.
+        /// Returns whether there was such a step.
+        fn step(&mut self, at: usize, kind: usize) -> bool {
+            let other = 1 - at;
+            match kind {
+                0 if !self.is_offered[at] => {
+                    self.is_offered[at] = true;
+                    let action = self.engines[at].offered(7, Self::ends_of(at), ["b", "a"][at]);
+                    self.act(at, action);
                 }
-                Answer::Accept(other) => panic!("{other}"),
-                Answer::Refuse(reason) => {
-                    let action = self.engines[from].refused(7, question, reason);
-                    self.act(from, action);
+                1 if self.is_paired[at] && !self.is_prepared[at] => {
+                    self.is_prepared[at] = true;
+                    let action = self.engines[at].prepared(7);
+                    self.act(at, action);
                 }
+                2 => {
+                    let Some(question) = self.questions[at].pop_front() else { return false };
+                    let (answer, action) =
+                        self.engines[other].asked(["a", "b"][at], Self::ends_of(at), question);
+                    if let Answer::Accept(name) = answer {
+                        assert_eq!((name, self.carried_by[other].replace(at)), (7, None), "one stream only");
+                    }
+                    self.act(other, action);
+                    self.answers[at].push_back((question, answer));
+                }
+                3 => {
+                    let Some((question, answer)) = self.answers[at].pop_front() else { return false };
+                    match answer {
+                        Answer::Accept(_) => {
+                            assert!(self.engines[at].accepted(7), "an accepted stream is wanted");
+                            assert_eq!(self.carried_by[at].replace(at), None, "one stream only");
+                        }
+                        Answer::Refuse(reason) => {
+                            let action = self.engines[at].refused(7, question, reason);
+                            self.act(at, action);
+                        }
+                    }
+                }
+                _ => return false,
             }
+            true
         }
     }
 
-    /// Steps of either engine, in every order: it gets the offer, its program gets ready, its first question is delivered.
     #[test]
     fn two_engines_agree_on_one_stream_in_every_order() {
-        for order in 0..1u32 << 16 {
-            let mut pair = Pair {
-                engines: ["a", "b"].map(on),
-                questions: Default::default(),
-                carried: [0; 2],
-                is_paired: [false; 2],
-            };
-            let (mut is_offered, mut is_prepared) = ([false; 2], [false; 2]);
-            // Random steps, and then every step until nothing is left to do.
-            let steps = (0..16).map(|bit| order >> bit & 1).chain([0, 1].into_iter().cycle().take(24));
-            for (index, at) in steps.enumerate() {
-                let at = at as usize;
-                let may_deliver = !pair.questions[at].is_empty() && (index % 2 == 0 || is_offered[at]);
-                if !is_offered[at] {
-                    is_offered[at] = true;
-                    let own = if at == 0 { ends() } else { ends().mirrored() };
-                    let action = pair.engines[at].offered(7, own, ["b", "a"][at]);
-                    pair.act(at, action);
-                } else if pair.is_paired[at] && !is_prepared[at] && (index % 3 != 0 || !may_deliver) {
-                    is_prepared[at] = true;
-                    let action = pair.engines[at].prepared(7);
-                    pair.act(at, action);
-                } else {
-                    pair.deliver(at);
-                }
+        let mut state = 1u64;
+        let mut draw = |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % limit
+        };
+        for round in 0..20_000 {
+            let mut pair = Pair { engines: ["a", "b"].map(on), ..Pair::default() };
+            let mut idle = 0;
+            while idle < 400 {
+                idle = if pair.step(draw(2), draw(4)) { 0 } else { idle + 1 };
             }
-            assert_eq!(pair.carried, [1; 2], "order {order:b}");
+            let [first, second] = pair.carried_by;
+            assert!(first.is_some() && first == second, "round {round}: {:?}", pair.carried_by);
         }
     }
 

@@ -38,8 +38,10 @@ const PEERS_MAX: usize = 2048;
 /// Why there is no link `fabric`.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
+    /// No port can be opened.
     #[error("cannot open a port for the engines of other machines: {0}")]
     Port(#[from] OpenError),
+    /// No thread can be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -85,7 +87,8 @@ struct Entry {
 /// Something that an event of a link asks for, once the link's machine can be called again.
 enum Next {
     Opened(StreamId, Option<(Ends, Question)>),
-    Accepted(StreamId),
+    /// The other engine has accepted a stream that is not needed any more.
+    Unwanted(StreamId),
     Refused(StreamId, Refusal),
     /// A stream that carries nothing any more has moved. `true`: it has brought bytes.
     Orphan(StreamId, bool),
@@ -311,16 +314,20 @@ impl Fabric {
 
     fn receive(&mut self, peer: Peer, lane: Lane, message: &[u8], pairing: &mut PairingClient) {
         let Some(link) = self.links.get_mut(&peer) else { return };
-        let (connections, uses) = (&mut self.connections, &link.uses);
-        let (mut nexts, mut touched, mut received_bytes) = (Vec::new(), Vec::new(), 0);
-        let received = link.streams.receive(lane, message, |event| {
-            if let StreamEvent::Bytes { bytes, .. } = event {
-                received_bytes += bytes.len() as u64;
+        let Link { streams, uses, .. } = link;
+        let mut ends =
+            EndsOfLink { peer, connections: &mut self.connections, matching: &mut self.matching, uses };
+        let (mut nexts, mut touched) = (Vec::new(), Vec::new());
+        let (mut received_bytes, mut accepted) = (0, 0);
+        let received = streams.receive(lane, message, |event| {
+            match event {
+                StreamEvent::Bytes { bytes, .. } => received_bytes += bytes.len() as u64,
+                StreamEvent::Accepted { .. } => accepted += 1,
+                _ => {}
             }
-            if let Some(next) = note(event, connections, uses, &mut touched) {
-                nexts.push(next);
-            }
+            nexts.extend(ends.note(event, &mut touched));
         });
+        self.counts.carried_ever += accepted;
         self.counts.bytes_received += received_bytes;
         for name in touched {
             if let Some(entry) = self.connections.get_mut(&name) {
@@ -344,22 +351,25 @@ impl Fabric {
                     None => (Answer::Refuse(Refusal::Mismatch), None),
                 };
                 match answer {
-                    Answer::Accept(name) if link.streams.accept(stream, WINDOW_BYTES).is_ok() => {
-                        self.begin(name, peer, stream);
+                    Answer::Accept(name) => {
+                        let accepted = link.streams.accept(stream, WINDOW_BYTES);
+                        match self.connections.get_mut(&name) {
+                            Some(entry) if accepted.is_ok() => {
+                                link.uses.insert(stream, Use::Connection(name));
+                                entry.begin(peer, stream);
+                                entry.connection.wake();
+                                self.counts.carried_ever += 1;
+                            }
+                            _ => self.lose(name, pairing),
+                        }
                     }
-                    Answer::Accept(name) => self.lose(name, pairing),
                     Answer::Refuse(reason) => _ = link.streams.refuse(stream, reason),
                 }
                 if let Some(action) = action {
                     self.act(action, pairing);
                 }
             }
-            Next::Accepted(stream) => match link.uses.remove(&stream) {
-                Some(Use::Question(name, Question::Carry)) if self.matching.accepted(name) => {
-                    self.begin(name, peer, stream);
-                }
-                _ => _ = link.streams.reset(stream, ResetReason::Aborted),
-            },
+            Next::Unwanted(stream) => _ = link.streams.reset(stream, ResetReason::Aborted),
             Next::Refused(stream, reason) => {
                 if let Some(Use::Question(name, question)) = link.uses.remove(&stream)
                     && let Some(action) = self.matching.refused(name, question, reason)
@@ -403,18 +413,6 @@ impl Fabric {
                 }
             }
         }
-    }
-
-    /// A stream carries the connection from here on.
-    fn begin(&mut self, name: u64, peer: Peer, stream: StreamId) {
-        let (Some(entry), Some(link)) = (self.connections.get_mut(&name), self.links.get_mut(&peer)) else {
-            return;
-        };
-        entry.stream = Some((peer, stream));
-        link.uses.insert(stream, Use::Connection(name));
-        entry.connection.begin();
-        entry.connection.wake();
-        self.counts.carried_ever += 1;
     }
 
     fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {
@@ -529,56 +527,82 @@ impl AsFd for Fabric {
 }
 
 impl Entry {
+    /// A stream carries the connection from here on.
+    fn begin(&mut self, peer: Peer, stream: StreamId) {
+        self.stream = Some((peer, stream));
+        self.connection.begin();
+    }
+
     fn has_news(&self) -> bool {
         self.stream.is_some() && self.connection.has_news()
     }
 }
 
-/// Does what an event asks for, as far as its link's machine is not needed. Returns what is left to do.
-fn note(
-    event: StreamEvent<'_>,
-    connections: &mut HashMap<u64, Entry>,
-    uses: &HashMap<StreamId, Use>,
-    touched: &mut Vec<u64>,
-) -> Option<Next> {
-    let stream = match event {
-        StreamEvent::Ready => return None,
-        StreamEvent::Opened { stream, description } => {
-            return Some(Next::Opened(stream, Ends::of_description(description)));
+/// The connections of a link, while its machine receives a message and cannot be called.
+struct EndsOfLink<'a> {
+    peer: Peer,
+    connections: &'a mut HashMap<u64, Entry>,
+    matching: &'a mut Matching,
+    uses: &'a mut HashMap<StreamId, Use>,
+}
+
+impl EndsOfLink<'_> {
+    /// Does what an event asks for, as far as the machine is not needed. Returns what is left to do. `touched` gets the names of
+    /// connections whose programs may have to be woken.
+    fn note(&mut self, event: StreamEvent<'_>, touched: &mut Vec<u64>) -> Option<Next> {
+        let stream = match event {
+            StreamEvent::Ready => return None,
+            StreamEvent::Opened { stream, description } => {
+                return Some(Next::Opened(stream, Ends::of_description(description)));
+            }
+            // What follows in the same message may be bytes of it.
+            StreamEvent::Accepted { stream } => return self.accepted(stream, touched),
+            StreamEvent::Refused { stream, reason } => return Some(Next::Refused(stream, reason)),
+            StreamEvent::Reset { stream, .. } => return Some(Next::Reset(stream)),
+            StreamEvent::Closed { .. } => return Some(Next::Closed),
+            StreamEvent::Started { stream, .. }
+            | StreamEvent::Bytes { stream, .. }
+            | StreamEvent::Half { stream, .. }
+            | StreamEvent::Back { stream, .. }
+            | StreamEvent::BackAsked { stream, .. }
+            | StreamEvent::Drained { stream, .. } => stream,
+        };
+        let name = match self.uses.get(&stream)? {
+            Use::Connection(name) => *name,
+            Use::Orphan => return Some(Next::Orphan(stream, matches!(event, StreamEvent::Bytes { .. }))),
+            Use::Question(..) => return None,
+        };
+        let connection = &mut self.connections.get_mut(&name)?.connection;
+        let done = match event {
+            StreamEvent::Started { offset, .. } => connection.started(offset),
+            StreamEvent::Bytes { bytes, .. } => connection.received(bytes),
+            StreamEvent::Half { .. } => {
+                connection.half();
+                Ok(())
+            }
+            StreamEvent::Back { offset, .. } => connection.back(offset),
+            StreamEvent::BackAsked { offset, .. } => connection.back_asked(offset),
+            StreamEvent::Drained { offset, .. } => connection.drained(offset),
+            _ => Ok(()),
+        };
+        if touched.last() != Some(&name) {
+            touched.push(name);
         }
-        StreamEvent::Accepted { stream } => return Some(Next::Accepted(stream)),
-        StreamEvent::Refused { stream, reason } => return Some(Next::Refused(stream, reason)),
-        StreamEvent::Reset { stream, .. } => return Some(Next::Reset(stream)),
-        StreamEvent::Closed { .. } => return Some(Next::Closed),
-        StreamEvent::Started { stream, .. }
-        | StreamEvent::Bytes { stream, .. }
-        | StreamEvent::Half { stream, .. }
-        | StreamEvent::Back { stream, .. }
-        | StreamEvent::BackAsked { stream, .. }
-        | StreamEvent::Drained { stream, .. } => stream,
-    };
-    let name = match uses.get(&stream)? {
-        Use::Connection(name) => *name,
-        Use::Orphan => return Some(Next::Orphan(stream, matches!(event, StreamEvent::Bytes { .. }))),
-        Use::Question(..) => return None,
-    };
-    let connection = &mut connections.get_mut(&name)?.connection;
-    let done = match event {
-        StreamEvent::Started { offset, .. } => connection.started(offset),
-        StreamEvent::Bytes { bytes, .. } => connection.received(bytes),
-        StreamEvent::Half { .. } => {
-            connection.half();
-            Ok(())
-        }
-        StreamEvent::Back { offset, .. } => connection.back(offset),
-        StreamEvent::BackAsked { offset, .. } => connection.back_asked(offset),
-        StreamEvent::Drained { offset, .. } => connection.drained(offset),
-        _ => Ok(()),
-    };
-    if touched.last() != Some(&name) {
-        touched.push(name);
+        done.err().map(|Broken| Next::Broken(name))
     }
-    done.err().map(|Broken| Next::Broken(name))
+
+    /// The other engine has accepted a stream of ours, which carries its connection from here on.
+    fn accepted(&mut self, stream: StreamId, touched: &mut Vec<u64>) -> Option<Next> {
+        let name = match self.uses.remove(&stream) {
+            Some(Use::Question(name, Question::Carry)) if self.matching.accepted(name) => name,
+            _ => return Some(Next::Unwanted(stream)),
+        };
+        let Some(entry) = self.connections.get_mut(&name) else { return Some(Next::Unwanted(stream)) };
+        entry.begin(self.peer, stream);
+        self.uses.insert(stream, Use::Connection(name));
+        touched.push(name);
+        None
+    }
 }
 
 /// The port of a user's engine. The user's name stands in it, so each user of a machine has one.
@@ -588,7 +612,7 @@ fn port_of(user: &str) -> PortName {
 
 /// Rings in which a message of [`MESSAGE_BYTES`] is one piece.
 fn geometry() -> Geometry {
-    let lane = LaneGeometry { slots: 256, bulk_bytes: 8 * MESSAGE_BYTES as u32 };
+    let lane = LaneGeometry { slots: 1024, bulk_bytes: 4 << 20 };
     let reply = Geometry::default().lanes[0];
     let reply = LaneGeometry { bulk_bytes: 4 * MESSAGE_BYTES as u32, ..reply };
     Geometry { lanes: [reply, lane, lane], fragment_bytes: MESSAGE_BYTES as u32 }

@@ -1,16 +1,14 @@
-//! How long to poll for the next frame before going to sleep.
+//! How long a loop polls for the next thing before it goes to sleep.
 //!
-//! Sleeping and waking costs several microseconds for each frame of a conversation. Polling occupies the core, which
-//! other programs may need. So the loop yields between two polls, and its polling time is bounded. It does not poll
-//! after several fruitless attempts. It also stops for a while after a yield has shown that another program needs the
-//! core for long, and after a long frame. A stream does not wait for an answer to each frame, and its ends need the
-//! cores (docs/notebook/ethernet.md).
+//! Sleeping and waking costs several microseconds for each step of a conversation. Polling occupies the core, which other
+//! programs may need. So a loop yields between two polls, and its polling time is bounded. It does not poll after several
+//! fruitless attempts. It also stops for a while after a yield has shown that another program needs the core for long.
 
 use std::time::Duration;
 
-use bywire_sys::clock;
+use crate::clock;
 
-/// Waits without polling after another program needed the core, or after a long frame.
+/// Waits without polling after another program needed the core.
 const ABSTAIN: u32 = 64;
 /// Fruitless spins in a row after which the loop does not spin. A quick wake-up resets the count.
 const FRUITLESS_MAX: u32 = 4;
@@ -41,12 +39,12 @@ impl Spin {
         self.max_cycles
     }
 
-    /// Notes that a frame came while spinning.
+    /// Notes that something came while spinning.
     pub fn paid(&mut self) {
         self.fruitless = 0;
     }
 
-    /// Notes that no frame came while spinning.
+    /// Notes that nothing came while spinning.
     pub fn failed(&mut self) {
         self.fruitless += 1;
     }
