@@ -452,7 +452,8 @@ impl FarConnection {
             && (self.incoming.back.is_some() || !self.is_asked_back())
     }
 
-    fn is_asked_back(&self) -> bool {
+    /// Returns whether the program takes nothing more out of the ring, and wants it through the kernel.
+    pub fn is_asked_back(&self) -> bool {
         STREAM.flags(&Mapped::new(&self.remote)) & ASKS_BACK != 0
     }
 
@@ -491,8 +492,9 @@ impl FarConnection {
     fn end(&mut self, stream: StreamId, streams: &mut Streams) -> Result<Option<Progress>, Broken> {
         let Some(progress) = streams.progress(stream) else { return Err(Broken) };
         let has_gone = self.has_gone();
-        // An end that closes with unread bytes resets the connection, as the kernel's would.
-        if has_gone && self.taken()?.1 > 0 {
+        // An end that closes with unread bytes resets the connection, as the kernel's would. Those that were asked back come
+        // through the kernel.
+        if has_gone && !self.is_asked_back() && self.taken()?.1 > 0 {
             return Err(Broken);
         }
         let is_ended = matches!(self.outgoing.phase, OutgoingPhase::Half | OutgoingPhase::Back);
@@ -508,7 +510,8 @@ impl FarConnection {
             // An error means that the connection has ended, of which the kernel tells the program.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
         }
-        if progress.is_over {
+        // The other engine waits for the report of the last byte that the program takes.
+        if progress.is_over && (self.is_asked_back() || self.taken()?.1 == 0) {
             return Ok(Some(Progress::Over));
         }
         if has_gone {

@@ -20,8 +20,9 @@ pub enum Use {
     Question(u64, Question),
     /// It carries the connection of this name.
     Connection(u64),
-    /// It carried one whose program has ended. Its other direction may go on.
-    Orphan,
+    /// It carried one whose program has ended. Its other direction may go on. `returns`: to the kernel, and bytes that come before
+    /// that is known are void.
+    Orphan { returns: bool },
 }
 
 /// A connection of messages with another engine.

@@ -440,16 +440,15 @@ impl Fabric {
         }
         for (name, result) in over {
             has_moved = true;
-            let Some(Entry { stream: Some((peer, stream)), .. }) = self.connections.get(&name) else {
-                continue;
-            };
-            let (peer, stream) = (*peer, *stream);
+            let Some(entry) = self.connections.get(&name) else { continue };
+            let Some((peer, stream)) = entry.stream else { continue };
+            let returns = entry.connection.is_asked_back();
             if let (Some(link), Ok(progress)) = (self.links.get_mut(&peer), result) {
                 if progress == Progress::Over {
                     link.uses.remove(&stream);
                     let _ = link.streams.close(stream);
                 } else {
-                    link.uses.insert(stream, Use::Orphan);
+                    link.uses.insert(stream, Use::Orphan { returns });
                 }
                 self.end(name, pairing);
             } else {
@@ -569,7 +568,10 @@ impl EndsOfLink<'_> {
         };
         let name = match self.uses.get(&stream)? {
             Use::Connection(name) => *name,
-            Use::Orphan => return Some(Next::Orphan(stream, matches!(event, StreamEvent::Bytes { .. }))),
+            Use::Orphan { returns } => {
+                let has_bytes = !returns && matches!(event, StreamEvent::Bytes { .. });
+                return Some(Next::Orphan(stream, has_bytes));
+            }
             Use::Question(..) => return None,
         };
         let connection = &mut self.connections.get_mut(&name)?.connection;

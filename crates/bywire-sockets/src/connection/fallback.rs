@@ -143,7 +143,7 @@ impl Connection {
             Route::Kernel => 0,
             Route::Pending | Route::Ending => 1,
             // An engine may have more than is in the ring.
-            Route::Ring if self.is_far() => 1,
+            Route::Ring if self.awaits_engine() => 1,
             Route::Ring => STREAM.available(&self.own, &self.remote).unwrap_or(0) as u64,
             Route::Back(until) => until.wrapping_sub(STREAM.head(&self.own)),
         };

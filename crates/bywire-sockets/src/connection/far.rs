@@ -50,7 +50,7 @@ impl Connection {
 
     /// Returns whether bytes may be on their way from the engine, although the kernel reports the end of the stream.
     pub fn awaits_engine(&self) -> bool {
-        if !self.is_far() || self.shared.ended.load(Ordering::Relaxed) & FAILED != 0 {
+        if !self.is_far() {
             return false;
         }
         // The flag comes first: it is raised behind the last byte.
@@ -60,6 +60,19 @@ impl Connection {
             Ok(Route::Back(until)) => STREAM.head(&self.own) != until,
             _ => false,
         }
+    }
+
+    /// Returns whether the kernel, which reports these events, has reset the connection.
+    pub fn is_reset(&self, found: i16) -> bool {
+        found & libc::POLLERR != 0
+            || self.shared.ended.load(Ordering::Relaxed) & FAILED != 0
+            || found & libc::POLLHUP != 0 && kernel::is_closed(self.fd)
+    }
+
+    /// Returns whether the engine has given up the connection.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.is_far() && STREAM.failure(&self.remote) != 0
     }
 
     /// Returns whether bytes that this end has sent or will receive may be lost with the engine.

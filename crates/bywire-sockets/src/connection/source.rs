@@ -231,6 +231,7 @@ impl Connection {
     /// for.
     pub fn may_have_ended(&self) -> bool {
         if STREAM.flags(&self.remote) & (HALF | LEAVING) != 0
+            || self.is_lost()
             || self.shared.ended.load(Ordering::Relaxed) != 0
         {
             return true;

@@ -221,6 +221,11 @@ fn receive_carried(
         };
         let step = match step {
             Step::Real if waiting.is_some() => more_from_kernel(connection, parts, done, flags),
+            // The engine has reset it, and another call has the error.
+            Step::Failed(libc::ENOTCONN) if connection.is_far() => {
+                connection.reset();
+                Step::Failed(libc::ECONNRESET)
+            }
             step => step,
         };
         // The bytes that a look has found and left.
@@ -787,9 +792,25 @@ fn take_from_ring(connection: &Connection, parts: &Buffers, done: usize, flags: 
 /// The ring is empty: asks the kernel whether the stream has ended.
 fn end_or_nothing(connection: &Connection) -> Step {
     let Some(_own) = own_call::begin() else { return Step::Empty };
+    if connection.is_lost() {
+        // Bytes that were published before are read before.
+        if connection.source() != Ok(Source::Ring(0)) {
+            return Step::Again;
+        }
+        connection.reset();
+        return Step::Failed(libc::ECONNRESET);
+    }
     let found = kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP);
-    if found == 0 || found & libc::POLLERR == 0 && connection.awaits_engine() {
+    if found == 0 {
         return Step::Empty;
+    }
+    if connection.awaits_engine() {
+        // The kernel's end is none of this stream. If it was a reset, another call may have its error.
+        if !connection.is_reset(found) {
+            return Step::Empty;
+        }
+        connection.reset();
+        return Step::Failed(libc::ECONNRESET);
     }
     // Bytes that were published before the end are read before it. The kernel reports an error only once, so it is not
     // taken before that.

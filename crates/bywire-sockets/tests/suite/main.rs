@@ -5,6 +5,7 @@ mod allowance;
 mod counted;
 mod differential;
 mod ends;
+mod far;
 mod faults;
 mod forged;
 mod found;

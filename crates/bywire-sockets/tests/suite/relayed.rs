@@ -7,12 +7,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::counts::Counts;
 use bywire_engine::engine::Links;
+use bywire_engine::fabric::Fabric;
 use bywire_pairing::protocol::{ENGINE_VARIABLE, Kind, Packet, SERVICE_VARIABLE, link};
 use bywire_ring::stream::{SEGMENT_BYTES, Segment, Stream, WORDS, Window};
 use bywire_sys::memory::Mapping;
@@ -22,34 +24,45 @@ use bywire_testing::repetitions;
 
 use crate::test_service::{self, CONTROL_VARIABLE, Running, TestService, calls};
 
+/// Set for an engine that carries connections to other machines, and relays none.
+pub const FABRIC_VARIABLE: &str = "BYWIRE_TEST_FABRIC";
 /// The longest of the random sends.
 const PIECE_BYTES_MAX: u64 = 3000;
 
 /// A running engine, in a process of its own.
 pub struct Engine {
-    running: Running,
-    control: PathBuf,
+    pub running: Running,
+    pub control: PathBuf,
 }
 
 impl Engine {
     /// Starts an engine that serves the programs of a service, whatever they send from here on.
     pub fn start(pairing: &TestService) -> Self {
         pairing.is_relayed.store(true, Ordering::Relaxed);
-        let control = pairing.path("engine");
-        let this = std::env::current_exe().expect("this test");
-        let mut command = std::process::Command::new(this);
-        test_service::roles::in_role(&mut command, "engine_of_other_tests", "engine");
-        command.env(SERVICE_VARIABLE, &pairing.service).env(CONTROL_VARIABLE, &control);
-        let mut running = Running::start(&mut command);
-        assert_eq!(running.hear(), "serves");
-        Self { running, control }
+        Self::start_as(pairing, &mut Self::command(pairing))
     }
 
-    fn counts(&self) -> Counts {
+    /// The command of an engine.
+    pub fn command(pairing: &TestService) -> Command {
+        let this = std::env::current_exe().expect("this test");
+        let mut command = Command::new(this);
+        test_service::roles::in_role(&mut command, "engine_of_other_tests", "engine");
+        command.env(SERVICE_VARIABLE, &pairing.service).env(CONTROL_VARIABLE, pairing.path("engine"));
+        command
+    }
+
+    /// Starts an engine by its command.
+    pub fn start_as(pairing: &TestService, command: &mut Command) -> Self {
+        let mut running = Running::start(command);
+        assert_eq!(running.hear(), "serves");
+        Self { running, control: pairing.path("engine") }
+    }
+
+    pub fn counts(&self) -> Counts {
         control::ask(&self.control, Request::Status).expect("an answer").expect("an engine")
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.running.child.kill().expect("killed");
         self.running.child.wait().expect("gone");
     }
@@ -85,8 +98,9 @@ fn serve() {
     // A killed engine leaves its socket.
     let control = ControlSocket::open(&control).expect("a control socket");
     let service = PathBuf::from(test_service::told(SERVICE_VARIABLE));
-    let engine = bywire_engine::engine::Engine::start(&service, Links { relays: true, fabric: None })
-        .expect("an engine");
+    let is_far = std::env::var_os(FABRIC_VARIABLE).is_some();
+    let links = Links { relays: !is_far, fabric: is_far.then(|| Fabric::open().expect("a port")) };
+    let engine = bywire_engine::engine::Engine::start(&service, links).expect("an engine");
     test_service::say("serves");
     let never = Eventfd::new().expect("a descriptor");
     let _ended = engine.serve(control, &never);
@@ -97,12 +111,12 @@ fn byte_at(place: u64) -> u8 {
     (place.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
-fn bytes_from(place: u64, length: u64) -> Vec<u8> {
+pub fn bytes_from(place: u64, length: u64) -> Vec<u8> {
     (place..place + length).map(byte_at).collect()
 }
 
 /// Reads to the end of the stream, and checks every byte. Returns how many came, and whether the end was in order.
-fn read_all(stream: &mut TcpStream) -> (u64, bool) {
+pub fn read_all(stream: &mut TcpStream) -> (u64, bool) {
     let (mut count, mut buffer) = (0, vec![0; 1 << 16]);
     loop {
         match stream.read(&mut buffer) {
@@ -163,7 +177,7 @@ fn streaming_and_staying(pairing: &TestService, seed: u64, bytes: u64) -> (Runni
     streaming_in(seed, bytes, command)
 }
 
-fn streaming_in(seed: u64, bytes: u64, mut command: std::process::Command) -> (Running, TcpStream) {
+fn streaming_in(seed: u64, bytes: u64, mut command: Command) -> (Running, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let port = listener.local_addr().expect("an address").port();
     command.env("BYWIRE_TEST_PORT", port.to_string()).env("BYWIRE_TEST_SEED", seed.to_string());

@@ -1,0 +1,301 @@
+//! Connections between programs of two machines, carried by an engine on each: every byte arrives in order, and so does every end,
+//! also when a program or an engine is killed, and when a program passes its end on. No end hides a loss.
+//!
+//! The machines are network namespaces, each with a node of the fabric, a pairing service and an engine. Random:
+//! `BYWIRE_ROUNDS`, 12, 30, and 1,000 in a soak.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bywire_engine::control::{self, Request};
+use bywire_testing::repetitions;
+use bywire_testing::test_network::TestNetwork;
+
+use crate::relayed::{Engine, FABRIC_VARIABLE, bytes_from, read_all};
+use crate::test_service::{self, Running, TestService, say, told};
+
+/// Bytes in each direction.
+const TOTAL: u64 = 3_000_000;
+/// The longest of the random sends.
+const PIECE_BYTES_MAX: u64 = 6000;
+const PORT: u16 = 7000;
+
+/// Two machines, and what runs on each.
+struct Machines {
+    network: TestNetwork,
+    services: [TestService; 2],
+    engines: [Engine; 2],
+}
+
+impl Machines {
+    /// `None` where this machine cannot make them, after the reason has been printed.
+    fn up() -> Option<Self> {
+        let network = TestNetwork::up(2)?;
+        let services = [TestService::new(), TestService::new()];
+        let engines = [0, 1].map(|at| Self::engine(&network, &services[at], at));
+        Some(Self { network, services, engines })
+    }
+
+    fn engine(network: &TestNetwork, service: &TestService, at: usize) -> Engine {
+        let machine = &network.machines[at];
+        let mut command = Engine::command(service);
+        command.env(FABRIC_VARIABLE, "1").env("BYWIRE_RUNTIME_DIR", machine.runtime());
+        machine.namespace.run(|| Engine::start_as(service, &mut command)).expect("inside")
+    }
+
+    /// Starts another engine in the place of one that was killed.
+    fn replace_engine(&mut self, at: usize) {
+        self.engines[at] = Self::engine(&self.network, &self.services[at], at);
+    }
+
+    /// Starts this test on a machine, in a role, with the library.
+    fn program(&self, at: usize, role: &str, seed: u64) -> Running {
+        let mut command = self.services[at].program(role, Some(seed % 5));
+        command.env("BYWIRE_TEST_ADDRESS", self.network.machines[1].address.ip().to_string());
+        command.env("BYWIRE_TEST_SEED", (seed * 2 + at as u64).to_string());
+        self.network.machines[at].namespace.run(|| Running::start(&mut command)).expect("inside")
+    }
+
+    /// A client of the first machine and a server of the second one, which have a connection.
+    fn programs(&self, roles: [&str; 2], seed: u64) -> [Running; 2] {
+        let mut server = self.program(1, roles[1], seed);
+        assert_eq!(server.hear(), "listens");
+        [self.program(0, roles[0], seed), server]
+    }
+
+    /// Waits for a moment until an engine carries a connection, and then for one that differs from seed to seed. Returns whether
+    /// it does.
+    fn wait_until_carried(&self, seed: u64) -> bool {
+        let started = Instant::now();
+        let is_carried = || self.engines.iter().any(|engine| engine.counts().carried > 0);
+        while !is_carried() && started.elapsed() < Duration::from_millis(100) {}
+        let was_carried = is_carried();
+        std::thread::sleep(Duration::from_micros(seed * 7919 % 8000));
+        was_carried
+    }
+
+    /// Connections that both engines have carried.
+    fn carried(&self) -> u64 {
+        self.engines.iter().map(|engine| engine.counts().carried_ever).min().unwrap_or(0)
+    }
+}
+
+fn listen() -> TcpStream {
+    let listener = TcpListener::bind((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("listen");
+    say("listens");
+    listener.accept().expect("accept").0
+}
+
+fn connect() -> TcpStream {
+    TcpStream::connect((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("connect")
+}
+
+fn seed() -> u64 {
+    told("BYWIRE_TEST_SEED").parse().expect("a number")
+}
+
+/// Sends the bytes of a stream from one place to another, in random pieces with pauses.
+fn send(stream: &mut TcpStream, seed: u64, from: u64, to: u64) -> std::io::Result<()> {
+    let (mut state, mut sent) = (seed | 1, from);
+    while sent < to {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let length = ((state >> 33) % PIECE_BYTES_MAX + 1).min(to - sent);
+        stream.write_all(&bytes_from(sent, length))?;
+        sent += length;
+        if state >> 58 == 0 {
+            std::thread::sleep(Duration::from_micros(state >> 40 & 1023));
+        }
+    }
+    Ok(())
+}
+
+/// Sends and receives at once, and says how much has come and how that has ended.
+fn exchange(mut stream: TcpStream) {
+    let mut copy = stream.try_clone().expect("a copy");
+    let sender = std::thread::spawn(move || {
+        if send(&mut copy, seed(), 0, TOTAL).is_ok() {
+            // A peer that was killed may have reset it by now.
+            let _shut = copy.shutdown(Shutdown::Write);
+        }
+    });
+    let (count, is_in_order) = read_all(&mut stream);
+    say(&format!("{count} {is_in_order}"));
+    sender.join().expect("no panic");
+}
+
+fn client() {
+    exchange(connect());
+}
+
+fn server() {
+    exchange(listen());
+}
+
+/// How much a program has received, and whether the stream has ended in order.
+fn outcome(program: &mut Running) -> (u64, bool) {
+    let said = program.hear();
+    let (count, is_in_order) = said.split_once(' ').expect("two words");
+    (count.parse().expect("a number"), is_in_order == "true")
+}
+
+#[test]
+fn every_byte_and_every_end_arrives_on_another_machine() {
+    if test_service::plays(&[("client", client), ("server", server)]) {
+        return;
+    }
+    let Some(machines) = Machines::up() else { return };
+    let rounds = repetitions("BYWIRE_ROUNDS", [12, 30, 1000]);
+    for seed in 0..rounds {
+        let mut programs = machines.programs(["client", "server"], seed);
+        for program in &mut programs {
+            assert_eq!(outcome(program), (TOTAL, true), "seed {seed}");
+            assert!(program.end().success(), "seed {seed}");
+        }
+    }
+    let counts = machines.engines[0].counts();
+    println!("{} of {rounds} were carried: {counts:?}", machines.carried());
+    assert!(machines.carried() * 4 >= rounds * 3, "too few for this to prove anything");
+    assert!(counts.bytes_sent + counts.bytes_received > rounds * TOTAL, "{counts:?}");
+    let left = || machines.engines.iter().all(|engine| engine.counts().carried == 0);
+    test_service::eventually("nothing is left", left);
+}
+
+/// What is killed in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Program(usize),
+    Engine(usize),
+}
+
+#[test]
+fn no_end_hides_what_a_killed_program_or_engine_has_lost() {
+    if test_service::plays(&[("client", client), ("server", server)]) {
+        return;
+    }
+    let Some(mut machines) = Machines::up() else { return };
+    let rounds = repetitions("BYWIRE_ROUNDS", [12, 30, 1000]);
+    let (mut carried, mut in_order) = (0, 0);
+    for seed in 0..rounds {
+        let victim =
+            [Victim::Program(0), Victim::Engine(0), Victim::Program(1), Victim::Engine(1)][seed as usize % 4];
+        let mut programs = machines.programs(["client", "server"], seed);
+        carried += u64::from(machines.wait_until_carried(seed));
+        match victim {
+            Victim::Program(at) => {
+                programs[at].child.kill().expect("killed");
+                programs[at].child.wait().expect("gone");
+                // What it had sent is not known, so the bytes that came are only checked one by one.
+                let (count, is_in_order) = outcome(&mut programs[1 - at]);
+                assert!(count <= TOTAL, "seed {seed}");
+                in_order += u64::from(is_in_order);
+                assert!(programs[1 - at].end().success(), "seed {seed}");
+            }
+            Victim::Engine(at) => {
+                machines.engines[at].kill();
+                for program in &mut programs {
+                    let (count, is_in_order) = outcome(program);
+                    assert!(!is_in_order || count == TOTAL, "seed {seed}: {count} bytes, and an end");
+                    in_order += u64::from(is_in_order);
+                    assert!(program.end().success(), "seed {seed}");
+                }
+                machines.replace_engine(at);
+            }
+        }
+    }
+    println!("{carried} of {rounds} were carried when something was killed; {in_order} ends were in order");
+    assert!(carried * 2 > rounds, "too few for this to prove anything: {carried}");
+}
+
+/// Sends part of its stream, has a child send the rest, and receives what the server sends by another child.
+fn passing_client() {
+    let mut stream = connect();
+    // Meanwhile both directions leave the kernel.
+    for turn in 0..400 {
+        let mut piece = vec![0; 250];
+        send(&mut stream, seed(), turn * 500, (turn + 1) * 500).expect("sent");
+        stream.read_exact(&mut piece).expect("received");
+        assert!(piece == bytes_from(turn * 250, 250));
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let end = || Stdio::from(OwnedFd::from(stream.try_clone().expect("a copy")));
+    // Neither child has the library.
+    let plain = |program: &str| {
+        let mut command = Command::new(program);
+        command.env_remove("LD_PRELOAD");
+        command
+    };
+    let mut writer = plain("cat").stdin(Stdio::piped()).stdout(end()).spawn().expect("`cat`");
+    writer.stdin.take().expect("piped").write_all(&bytes_from(200_000, 100_000)).expect("written");
+    assert!(writer.wait().expect("ours").success());
+    let read = plain("head").args(["-c", "200000"]).stdin(end()).output().expect("`head`");
+    assert!(read.stdout == bytes_from(100_000, 200_000), "{} bytes", read.stdout.len());
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    assert_eq!(read_rest(&mut stream), 0);
+    say("done");
+}
+
+/// The length of what still comes, in order to the end.
+fn read_rest(stream: &mut TcpStream) -> usize {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("an end in order");
+    rest.len()
+}
+
+fn passing_server() {
+    let mut stream = listen();
+    let mut copy = stream.try_clone().expect("a copy");
+    let sender = std::thread::spawn(move || {
+        // Slowly at first, so that the connection does not end before it leaves the kernel.
+        for turn in 0..400 {
+            send(&mut copy, seed(), turn * 250, (turn + 1) * 250).expect("sent");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        send(&mut copy, seed(), 100_000, 300_000).expect("sent");
+    });
+    let (count, is_in_order) = read_all(&mut stream);
+    say(&format!("{count} {is_in_order}"));
+    sender.join().expect("no panic");
+}
+
+#[test]
+fn a_program_passes_its_end_of_a_far_connection_on() {
+    if test_service::plays(&[("client", passing_client), ("server", passing_server)]) {
+        return;
+    }
+    let Some(machines) = Machines::up() else { return };
+    let rounds = repetitions("BYWIRE_ROUNDS", [6, 20, 300]);
+    for seed in 0..rounds {
+        let [mut client, mut server] = machines.programs(["client", "server"], seed);
+        assert_eq!(client.hear(), "done", "seed {seed}");
+        assert_eq!(outcome(&mut server), (300_000, true), "seed {seed}");
+        assert!(client.end().success() && server.end().success(), "seed {seed}");
+    }
+    assert!(machines.carried() * 2 > rounds, "too few for this to prove anything: {}", machines.carried());
+}
+
+#[test]
+fn connections_that_have_left_the_kernel_are_reset_by_an_engine_that_ends() {
+    if test_service::plays(&[("client", client), ("server", server)]) {
+        return;
+    }
+    let Some(mut machines) = Machines::up() else { return };
+    let mut reset = 0;
+    for seed in 0..repetitions("BYWIRE_ROUNDS", [4, 10, 100]) {
+        let mut programs = machines.programs(["client", "server"], seed);
+        machines.wait_until_carried(seed);
+        let at = seed as usize % 2;
+        control::ask(&machines.engines[at].control, Request::Down).expect("an answer");
+        for program in &mut programs {
+            let (count, is_in_order) = outcome(program);
+            assert!(!is_in_order || count == TOTAL, "seed {seed}: {count} bytes, and an end");
+            reset += u64::from(!is_in_order);
+            assert!(program.end().success(), "seed {seed}");
+        }
+        assert!(machines.engines[at].running.end().success());
+        machines.replace_engine(at);
+    }
+    assert!(reset > 0, "too few for this to prove anything");
+}
