@@ -488,6 +488,13 @@ impl FarConnection {
         Ok(has_moved)
     }
 
+    /// Returns whether the other engine knows that the program has taken everything.
+    fn has_reported_all(&self) -> bool {
+        let tail = STREAM.tail(&Mapped::new(&self.own));
+        let end = self.incoming.end.map_or(tail, |end| end.min(tail));
+        self.incoming.phase == IncomingPhase::Kernel || self.incoming.drained == end
+    }
+
     /// Ends what is over, once the program at the other end has taken everything.
     fn end(&mut self, stream: StreamId, streams: &mut Streams) -> Result<Option<Progress>, Broken> {
         let Some(progress) = streams.progress(stream) else { return Err(Broken) };
@@ -511,7 +518,7 @@ impl FarConnection {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
         }
         // The other engine waits for the report of the last byte that the program takes.
-        if progress.is_over && (self.is_asked_back() || self.taken()?.1 == 0) {
+        if progress.is_over && (self.is_asked_back() || self.has_reported_all()) {
             return Ok(Some(Progress::Over));
         }
         if has_gone {
