@@ -1,4 +1,4 @@
-//! `bywire engine`: relays what programs of `bywire run` send to peers elsewhere.
+//! `bywire engine`: carries connections of `bywire run` that leave this machine.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,9 +34,11 @@ Examples:
   bywire engine status
   bywire engine down",
     after_help = "\
-Programs that `bywire run` has started need nothing new: one that sends many small pieces over TCP to a peer that is not carried \
-in memory has its pieces relayed by the engine of its user, which gives them to the kernel in batches. The peer sees plain TCP. \
-If the engine ends or is killed, the programs go on by themselves. `bywire run --engine off` does without it."
+Programs that `bywire run` has started need nothing new. A connection with a program under `bywire run` on another machine of the \
+fabric (`bywire up`) is carried there in encrypted messages, if an engine of the same user name runs on both machines. If an \
+engine ends or is killed, such connections are reset. A program that sends many small pieces over TCP to any other peer has its \
+pieces relayed: the engine gives them to the kernel in batches, and the peer sees plain TCP. If the engine ends, such programs go \
+on by themselves. `bywire run --engine off` does without it."
 )]
 pub struct EngineArgs {
     #[command(subcommand)]
@@ -47,9 +49,9 @@ pub struct EngineArgs {
 enum EngineAction {
     /// Serve the programs of this user until Ctrl-C or `bywire engine down`
     Up(UpArgs),
-    /// Show what the engine of this user relays
+    /// Show what the engine of this user carries and relays
     Status(StatusArgs),
-    /// End the engine of this user. Its programs go on
+    /// End the engine of this user. Relayed connections go on, those with other machines are reset
     Down,
 }
 
@@ -187,6 +189,20 @@ fn page(counts: &Counts) -> String {
     add("relayed_total", "counter", "Connections that have been relayed.", counts.relayed_ever);
     add("refused_total", "counter", "Connections that were refused.", counts.refused);
     add("bytes_total", "counter", "Bytes that the kernel was given for programs.", counts.bytes);
+    add("carried", "gauge", "Connections that are carried to other machines now.", counts.carried);
+    add(
+        "carried_total",
+        "counter",
+        "Connections that have been carried to other machines.",
+        counts.carried_ever,
+    );
+    add("sent_bytes_total", "counter", "Bytes that programs have sent to other machines.", counts.bytes_sent);
+    add(
+        "received_bytes_total",
+        "counter",
+        "Bytes that programs were sent from there.",
+        counts.bytes_received,
+    );
     page.text()
 }
 
@@ -227,15 +243,25 @@ fn status(json: bool) -> Result<()> {
         String::new()
     };
     bywire_command::output::print(&format!(
-        "{} relayed now, {} in all, {} bytes\n{refused}",
+        "{} relayed now, {} in all, {} bytes\n{} carried to other machines now, {} in all, {} bytes sent, {} received\n{refused}",
         of(counts.relayed),
         counts.relayed_ever,
-        counts.bytes
+        counts.bytes,
+        of(counts.carried),
+        counts.carried_ever,
+        counts.bytes_sent,
+        counts.bytes_received
     ))
 }
 
 fn down() -> Result<()> {
     let counts = ask(Request::Down)?;
     let connections = count::of(counts.relayed, "relayed connection goes", "relayed connections go");
-    bywire_command::output::print(&format!("the engine ends; {connections} on without it\n"))
+    let reset = match counts.carried {
+        0 => String::new(),
+        carried => {
+            format!("; {} reset", count::of(carried, "one to another machine is", "to other machines are"))
+        }
+    };
+    bywire_command::output::print(&format!("the engine ends; {connections} on without it{reset}\n"))
 }

@@ -260,13 +260,16 @@ impl Engine {
 
     /// Looks at connections with other machines until there is something or their time is up. Returns whether there was.
     fn spin(&mut self) -> bool {
-        if self.fabric.as_ref().is_none_or(|fabric| fabric.carried() == 0) {
+        let budget = match &self.fabric {
+            Some(fabric) if fabric.carries() => self.spin.budget_cycles(),
+            _ => 0,
+        };
+        if budget == 0 {
             return false;
         }
-        let budget = self.spin.budget_cycles();
         let start = clock::cycles();
         let mut looked = start;
-        while budget > 0 {
+        loop {
             // A program that wants this core gets it at once. It may be an end of these connections.
             std::thread::yield_now();
             if self.progress_fabric() {
@@ -276,15 +279,14 @@ impl Engine {
             let now = clock::cycles();
             if now.wrapping_sub(looked) > budget / 2 {
                 self.spin.abstain();
-                break;
+                return false;
             }
             if now.wrapping_sub(start) >= budget {
                 self.spin.failed();
-                break;
+                return false;
             }
             looked = now;
         }
-        false
     }
 
     fn progress_fabric(&mut self) -> bool {
@@ -472,7 +474,7 @@ impl Engine {
     /// The program's peer is on another machine, if its address says so.
     fn take_far(&mut self, name: u64, socket: OwnedFd) {
         let refused = match &mut self.fabric {
-            Some(fabric) if fabric.len() < CONNECTIONS_MAX => fabric.offer(name, socket, &mut self.pairing),
+            Some(fabric) if fabric.count() < CONNECTIONS_MAX => fabric.offer(name, socket, &mut self.pairing),
             _ => Err(socket),
         };
         if let Err(socket) = refused {

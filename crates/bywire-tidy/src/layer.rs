@@ -4,20 +4,13 @@ use crate::breach::Breach;
 use crate::tree::Tree;
 
 /// From the bottom up. Crates of one layer do not depend on each other.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["bywire-command", "bywire-sys"],
     &["bywire-metrics", "bywire-ring"],
     &["bywire-match", "bywire-stream", "bywire-wire"],
     &["bywire", "bywire-pairing"],
-    &[
-        "bywire-capi",
-        "bywire-engine",
-        "bywire-eth",
-        "bywire-node",
-        "bywire-ofi",
-        "bywire-python",
-        "bywire-sockets",
-    ],
+    &["bywire-capi", "bywire-eth", "bywire-node", "bywire-ofi", "bywire-python", "bywire-sockets"],
+    &["bywire-engine"],
     &["bywire-history", "bywire-results"],
     &["bywire-analysis"],
     &["bywire-measure", "bywire-report"],

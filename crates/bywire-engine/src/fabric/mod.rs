@@ -1,7 +1,7 @@
 //! Link `fabric`: the other end is a program under `bywire run` on another machine, whose engine has it.
 //!
 //! Two engines share one connection of messages, encrypted by the fabric, and on it a stream for each connection of programs.
-//! [`matching`] finds the two ends, and [`connection`] moves bytes between the rings of a program and a stream.
+//! `matching` finds the two ends, and `connection` moves bytes between the rings of a program and a stream.
 
 mod connection;
 mod link;
@@ -131,8 +131,13 @@ impl Fabric {
     }
 
     /// The number of connections that it has or was offered.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.offers.len() + self.pairing.len() + self.connections.len()
+    }
+
+    /// Returns whether there is a connection that may have something to do.
+    pub fn carries(&self) -> bool {
+        !self.connections.is_empty()
     }
 
     /// The number of connections that streams carry now.

@@ -8,7 +8,6 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::{owed, policy};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, signal_deferral};
-use crate::polling::poll;
 use crate::wakeup::spin;
 
 /// Intervals at which sleepers check the kernel's state: a killed peer wakes nobody.
@@ -197,17 +196,8 @@ impl Connection {
         self.wait_by(|| kernel::wait_until(self.fd, events, until_ns), has_timeout)
     }
 
-    /// The same, and the doorbell ends the sleep as well.
-    pub fn wait_by_doorbell(
-        &self,
-        events: i16,
-        until_ns: Option<u64>,
-        has_timeout: bool,
-    ) -> Result<i16, i32> {
-        self.wait_by(|| poll::wait_for_one(self.fd, events, until_ns), has_timeout)
-    }
-
-    fn wait_by(&self, wait: impl FnOnce() -> Result<i16, i32>, has_timeout: bool) -> Result<i16, i32> {
+    /// Sleeps by any such call that is bounded by a time. Returns what [`Self::wait_in_kernel`] does.
+    pub fn wait_by(&self, wait: impl FnOnce() -> Result<i16, i32>, has_timeout: bool) -> Result<i16, i32> {
         // A signal that came between two sleeps ends the call as well.
         if signal_deferral::is_interrupted() {
             return Err(libc::EINTR);

@@ -16,8 +16,9 @@ use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::process::exec;
+use crate::transfer::kernel_wait::paying;
 use crate::transfer::left;
-use crate::transfer::receive::{paying, receive};
+use crate::transfer::receive::receive;
 use crate::transfer::send::send as send_parts;
 
 const NS_PER_S: u64 = 1_000_000_000;

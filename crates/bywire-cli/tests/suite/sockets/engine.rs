@@ -1,4 +1,4 @@
-//! `bywire engine` and real programs that it relays: docs/engine.md.
+//! `bywire engine` and real programs that it relays, or carries to another machine: docs/engine.md.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -50,7 +50,11 @@ fn an_engine_starts_once_says_what_it_does_and_ends() {
     let engine = Engine::start(&fabric, &["--metrics", &format!("127.0.0.1:{metrics}")]);
     let again = complaint(&["engine", "up"]);
     assert!(again.contains("runs already: end it by `bywire engine down`"), "{again}");
-    assert_eq!(said(fabric.bywire(&["engine", "status"])), "0 connections relayed now, 0 in all, 0 bytes\n");
+    assert_eq!(
+        said(fabric.bywire(&["engine", "status"])),
+        "0 connections relayed now, 0 in all, 0 bytes\n0 connections carried to other machines now, 0 in all, 0 bytes \
+         sent, 0 received\n"
+    );
     let mut page = String::new();
     let mut caller = TcpStream::connect(format!("127.0.0.1:{metrics}")).expect("it listens");
     caller.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("asked");
