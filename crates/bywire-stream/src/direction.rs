@@ -161,6 +161,11 @@ impl Incoming {
         self.limit - self.drained
     }
 
+    /// The peer may send bytes before the result.
+    pub fn granted(&self) -> u64 {
+        self.limit
+    }
+
     /// Returns whether the end is known and all bytes before it have arrived.
     pub fn is_over(&self) -> bool {
         matches!(self.state, IncomingState::Ending(end) if self.received >= end)

@@ -93,6 +93,8 @@ struct Incoming {
     has_asked: bool,
     /// The ring has memory up to here.
     backed: usize,
+    /// See [`FarConnection::report_at`].
+    reports_at: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,10 +198,27 @@ impl FarConnection {
     }
 
     /// The program rings once it has emptied half of this many bytes. 0: once it has taken the last one.
-    fn report_at(&self, bytes: usize) {
-        let own = Mapped::new(&self.own);
-        STREAM.bound(&own, bytes);
-        STREAM.want_room(&own);
+    fn report_at(&mut self, bytes: usize) {
+        if self.incoming.reports_at != Some(bytes) {
+            self.incoming.reports_at = Some(bytes);
+            let own = Mapped::new(&self.own);
+            STREAM.bound(&own, bytes);
+            STREAM.want_room(&own);
+        }
+    }
+
+    /// Has the program ring for what it takes, if the other engine has little credit left. A program that keeps up with its
+    /// peer would otherwise never ring.
+    fn report_in_time(&mut self, stream: StreamId, streams: &Streams) -> Result<(), Broken> {
+        if self.incoming.phase == IncomingPhase::Kernel || self.incoming.reports_at == Some(0) {
+            return Ok(());
+        }
+        let Some(progress) = streams.progress(stream) else { return Err(Broken) };
+        let (taken, unread) = self.taken()?;
+        let window = progress.granted.saturating_sub(self.incoming.cut + taken);
+        let is_short = unread > 0 && progress.granted - progress.received < window / 2;
+        self.report_at(if is_short { unread as usize } else { WINDOW_BYTES as usize });
+        Ok(())
     }
 
     /// The program has closed the connection, or has ended.
@@ -240,6 +259,7 @@ impl FarConnection {
     pub fn progress(&mut self, stream: StreamId, streams: &mut Streams) -> Result<Progress, Broken> {
         let has_received = self.begin_reading()? | self.report_drained(stream, streams)?;
         let has_sent = self.pass_on(stream, streams)?;
+        self.report_in_time(stream, streams)?;
         self.wake();
         if let Some(progress) = self.end(stream, streams)? {
             return Ok(progress);

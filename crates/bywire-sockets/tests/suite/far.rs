@@ -163,6 +163,54 @@ fn every_byte_and_every_end_arrives_on_another_machine() {
     test_service::eventually("nothing is left", left);
 }
 
+/// Sends much, and nothing comes back but the end.
+fn streaming_client() {
+    let mut stream = connect();
+    let piece = bytes_from(0, 1 << 16);
+    for _ in 0..STREAM_BYTES / piece.len() as u64 {
+        stream.write_all(&piece).expect("sent");
+    }
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    assert_eq!(read_rest(&mut stream), 0);
+}
+
+fn reading_server() {
+    let mut stream = listen();
+    let (mut count, mut buffer) = (0, vec![0; 1 << 16]);
+    let started = Instant::now();
+    loop {
+        match stream.read(&mut buffer).expect("received") {
+            0 => break,
+            length => count += length as u64,
+        }
+    }
+    say(&format!("{count} {}", started.elapsed().as_millis()));
+}
+
+/// Bytes of a stream in one direction.
+const STREAM_BYTES: u64 = 64 << 20;
+/// A stream that stands still goes on only when something else wakes an engine.
+const STREAM_TIME_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_stream_whose_reader_keeps_up_does_not_stand_still() {
+    if test_service::plays(&[("client", streaming_client), ("server", reading_server)]) {
+        return;
+    }
+    let Some(machines) = Machines::up() else { return };
+    for seed in 0..repetitions("BYWIRE_ROUNDS", [1, 2, 20]) {
+        let [mut client, mut server] = machines.programs(["client", "server"], seed);
+        let said = server.hear();
+        let (count, milliseconds) = said.split_once(' ').expect("two words");
+        assert_eq!(count, STREAM_BYTES.to_string(), "seed {seed}");
+        let took = Duration::from_millis(milliseconds.parse().expect("a number"));
+        assert!(took < STREAM_TIME_MAX, "seed {seed}: {took:?}");
+        assert!(client.end().success() && server.end().success(), "seed {seed}");
+    }
+    let counts = machines.engines[0].counts();
+    assert!(counts.bytes_sent > STREAM_BYTES / 2, "too few for this to prove anything: {counts:?}");
+}
+
 /// What is killed in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {

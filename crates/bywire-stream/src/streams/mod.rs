@@ -73,6 +73,8 @@ pub struct Progress {
     pub drained: u64,
     /// All bytes before it have arrived.
     pub received: u64,
+    /// The peer may send bytes before it.
+    pub granted: u64,
     /// Whether both directions have ended, so that the caller may call [`Streams::close`].
     pub is_over: bool,
 }
@@ -328,6 +330,7 @@ impl Streams {
             sent: state.outgoing.sent(),
             drained: state.outgoing.drained(),
             received: state.incoming.received(),
+            granted: state.incoming.granted(),
             is_over: state.is_over(),
         })
     }
