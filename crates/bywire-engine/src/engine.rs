@@ -37,6 +37,8 @@ const BURST_BYTES: u64 = 16 << 10;
 const SMALL_BURSTS_MAX: u32 = 64;
 /// Quiet connections that are looked at in one tick, in turn.
 const QUIET_AT_ONCE: usize = 64;
+/// Turns of connections with other machines, while these have something to do, from one question to the kernel to the next.
+const ASK_EVERY_TURNS: u32 = 16;
 /// How long it polls for the next step of a conversation with another machine before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// The time until it tries again to say what the service had no room for.
@@ -203,10 +205,15 @@ impl Engine {
     }
 
     fn serve_until(&mut self, control: &ControlSocket) -> Result<(), EngineError> {
-        let mut idle_ticks = 0;
+        let (mut idle_ticks, mut busy_turns) = (0, 0u32);
         loop {
             let has_moved = self.look_at_active() | self.progress_quiet(QUIET_AT_ONCE);
             let has_carried = self.progress_fabric() || self.active.is_empty() && self.spin();
+            // The kernel is asked about everything else now and then.
+            busy_turns = if has_carried { busy_turns + 1 } else { 0 };
+            if has_carried && self.active.is_empty() && !busy_turns.is_multiple_of(ASK_EVERY_TURNS) {
+                continue;
+            }
             let has_more_to_say = self.pairing.say_what_waits();
             idle_ticks = if has_moved { 0 } else { idle_ticks + 1 };
             // Batches are for the kernel. What goes to other machines does not wait for a tick.

@@ -91,18 +91,21 @@ impl Link {
         let mut has_sent = false;
         for (lane, priority) in [(Lane::High, Priority::High), (Lane::Low, Priority::Low)] {
             for _ in 0..MESSAGES_AT_ONCE {
-                let mut message = std::mem::take(&mut self.unsent[lane as usize]);
-                if message.is_empty() {
+                let unsent = std::mem::take(&mut self.unsent[lane as usize]);
+                let message = if unsent.is_empty() {
                     let length = self.make_message(lane, buffer, &mut read);
-                    message.extend_from_slice(&buffer[..length]);
-                }
+                    &buffer[..length]
+                } else {
+                    &unsent[..]
+                };
                 if message.is_empty() {
                     break;
                 }
-                match port.send(self.peer, priority, &message) {
+                match port.send(self.peer, priority, message) {
                     Ok(()) => has_sent = true,
                     Err(SendError::Full | SendError::Connecting) => {
-                        self.unsent[lane as usize] = message;
+                        let is_new = unsent.is_empty();
+                        self.unsent[lane as usize] = if is_new { message.to_vec() } else { unsent };
                         break;
                     }
                     Err(error) => return Err(error),

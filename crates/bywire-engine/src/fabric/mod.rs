@@ -222,10 +222,12 @@ impl Fabric {
     /// Does what there is to do. Returns whether there was anything.
     pub fn progress(&mut self, pairing: &mut PairingClient) -> bool {
         let mut has_moved = false;
-        for _ in 0..EVENTS_AT_ONCE {
-            let Some(event) = self.port.poll() else { break };
+        let (mut next, mut count) = (self.port.poll(), 0);
+        while let Some(event) = next {
             has_moved = true;
+            count += 1;
             self.handle(event, pairing);
+            next = if count < EVENTS_AT_ONCE { self.port.poll_arrived() } else { None };
         }
         has_moved |= self.progress_connections(pairing);
         has_moved |= self.transmit(pairing);

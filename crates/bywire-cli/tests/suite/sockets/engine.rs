@@ -3,10 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
 use bywire_testing::eventually;
+use bywire_testing::test_network::{Machine, TestNetwork};
 use serde_json::Value;
 
-use super::{Fabric, await_listener, ended, port, said, start};
+use super::{Fabric, Running, await_listener, ended, groups, library, port, said, start};
 use crate::packages::have;
 
 /// An engine in the background, which ends with the test.
@@ -144,4 +148,138 @@ fn no_engine_takes_what_bywire_run_is_told_to_leave() {
     let output = ended(&mut fabric.bywire(&["run", "--engine", "sometimes", "--", "true"]));
     let said = String::from_utf8(output.stderr).expect("text");
     assert!(output.status.code() == Some(2) && said.contains("off, prefer"), "{said}");
+}
+
+/// Answers every line with itself.
+const ECHO: &str = "
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7000))
+stream = listener.accept()[0].makefile('rwb')
+for line in stream:
+    stream.write(line)
+    stream.flush()
+";
+
+/// Says one thing until a file is there, and then another one.
+const TALK: &str = "
+import os, socket, sys, time
+stream = socket.create_connection((sys.argv[1], 7000)).makefile('rwb')
+def say(word):
+    stream.write(word)
+    stream.flush()
+    assert stream.readline() == word
+while not os.path.exists(sys.argv[2]):
+    say(b'said before the connection leaves the kernel\\n')
+    time.sleep(0.002)
+for number in range(500):
+    say(b'said on the way to another machine: %d\\n' % number)
+";
+
+/// Keeps every frame of an interface.
+const CAPTURE: &str = "
+import socket, sys
+frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+frames.bind(('eth0', 0))
+with open(sys.argv[1], 'wb', buffering=0) as file:
+    print('captures', flush=True)
+    while True:
+        file.write(frames.recv(65536))
+";
+
+/// Programs of one machine, with its node and an engine.
+struct Host<'a> {
+    machine: &'a Machine,
+}
+
+impl Host<'_> {
+    /// A program in its own process group. The thread that starts it inside ends at once, so it does not die with that.
+    fn plain(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).process_group(0).stdin(Stdio::null());
+        command.env("BYWIRE_RUNTIME_DIR", self.machine.runtime()).env("BYWIRE_SOCKETS_LIBRARY", library());
+        command
+    }
+
+    fn bywire(&self, words: &[&str]) -> Command {
+        self.plain(&[&[env!("CARGO_BIN_EXE_bywire")], words].concat())
+    }
+
+    fn carried(&self, words: &[&str]) -> Command {
+        self.bywire(&[&["run", "--"], words].concat())
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.machine.directory.path().join(name).display().to_string()
+    }
+
+    fn inside<T: Send>(&self, mut command: Command, act: impl FnOnce(&mut Command) -> T + Send) -> T {
+        self.machine.namespace.run(|| act(&mut command)).expect("inside")
+    }
+
+    fn start(&self, command: Command) -> Running {
+        self.inside(command, start)
+    }
+
+    /// Starts a program, and waits for a line of its output.
+    fn start_until(&self, command: Command, line: &str) -> Running {
+        let begin = |command: &mut Command| command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child = self.inside(command, begin);
+        let mut output = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut first = String::new();
+        std::io::BufRead::read_line(&mut output, &mut first).expect("a line");
+        assert_eq!(first.trim_end(), line);
+        Running::new(child)
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let output = self.inside(self.bywire(&["engine", "status", "--json"]), ended);
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        status[name].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Host<'_> {
+    fn drop(&mut self) {
+        // The pairing service has no parent here.
+        let _left = groups::end_processes_of(&self.machine.runtime());
+    }
+}
+
+#[test]
+fn programs_of_two_machines_talk_in_encrypted_messages() {
+    if !have(&[("python3", "python3")]) {
+        return;
+    }
+    let Some(network) = TestNetwork::up(2) else { return };
+    let [a, b] = [0, 1].map(|number| Host { machine: &network.machines[number] });
+    let _engines = [&a, &b].map(|host| {
+        host.start_until(host.bywire(&["engine", "up"]), "the engine serves the programs of this user")
+    });
+    let address = b.machine.address.ip().to_string();
+    let (captured, flag) = (a.place("captured"), a.place("flag"));
+    let capture = a.start_until(a.plain(&["python3", "-c", CAPTURE, &captured]), "captures");
+    let mut server = b.start(b.carried(&["python3", "-c", ECHO, &address]));
+    // Looked up, as a connection would be the server's only one: port 7000 in the state LISTEN.
+    eventually("the server listens", || {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/tcp").expect("a table");
+        let table = b.machine.namespace.run(read).expect("inside");
+        table.lines().any(|line| line.contains(":1B58 00000000:0000 0A"))
+    });
+    let mut client = a.start(a.carried(&["python3", "-c", TALK, &address, &flag]));
+    eventually("both directions are carried", || {
+        a.count("bytes_sent") > 0 && a.count("bytes_received") > 0 && b.count("bytes_received") > 0
+    });
+    std::fs::write(&flag, "").expect("written");
+    assert!(client.end("the client ends").success());
+    assert!(server.end("the server ends").success());
+    drop(capture);
+    let frames = std::fs::read(&captured).expect("captured");
+    let is_there = |word: &[u8]| frames.windows(word.len()).any(|window| window == word);
+    assert!(
+        is_there(b"before the connection leaves the kernel"),
+        "{} bytes: nothing was captured",
+        frames.len()
+    );
+    assert!(!is_there(b"on the way to another machine"), "it crosses in clear");
+    eventually("nothing is left", || a.count("carried") + b.count("carried") == 0);
 }
