@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use bywire::{NoFabric, OpenError};
 use bywire_command::exit_status::Misuse;
 use bywire_engine::control::{self, ControlSocket, Request};
 use bywire_engine::counts::Counts;
 use bywire_engine::engine::{Engine, Links};
-use bywire_engine::fabric::Fabric;
+use bywire_engine::fabric::{Fabric, FabricError};
 use bywire_metrics::{Metrics, Page};
 use bywire_pairing::launch::{self, Launch};
 use bywire_sys::poller::Poller;
@@ -64,7 +65,8 @@ struct UpArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// What it does: `relay` for peers anywhere, `fabric` for programs of `bywire run` on other machines
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["relay", "fabric"], hide_default_value = true)]
+    /// [default: both, the second one if this machine's node runs]
+    #[arg(long, value_enum, value_delimiter = ',')]
     links: Vec<LinkName>,
     #[arg(long, hide = true)]
     detached: bool,
@@ -138,11 +140,15 @@ impl Running {
         let stop: &'static Eventfd = Box::leak(Box::new(Eventfd::new().context("no descriptors are left")?));
         ctrlc::set_handler(|| stop.signal()).context("cannot watch for an interrupt")?;
         let service = pairing_service()?;
-        let mut links = Links { relays: arguments.links.contains(&LinkName::Relay), fabric: None };
-        if arguments.links.contains(&LinkName::Fabric) {
-            links.fabric = Some(Fabric::open()?);
-        }
-        let engine = Engine::start(&service, links)?;
+        let asked = &arguments.links;
+        let is_wanted = |name| asked.is_empty() || asked.contains(&name);
+        let fabric = match is_wanted(LinkName::Fabric).then(Fabric::open).transpose() {
+            // Without a node there are no other machines.
+            Err(FabricError::Port(OpenError::Fabric(NoFabric::NotRunning))) if asked.is_empty() => None,
+            fabric => fabric?,
+        };
+        let relays = is_wanted(LinkName::Relay);
+        let engine = Engine::start(&service, Links { relays, fabric })?;
         if let Some(address) = arguments.metrics {
             serve_metrics(address, path)?;
         }

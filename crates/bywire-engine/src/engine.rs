@@ -41,6 +41,8 @@ const QUIET_AT_ONCE: usize = 64;
 const ASK_EVERY_TURNS: u32 = 16;
 /// How long it polls for the next step of a conversation with another machine before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// The time until it looks again at a program that was in a call.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// The time until it tries again to say what the service had no room for.
 const SAY_AGAIN: Duration = Duration::from_millis(1);
 /// How long an engine that ends gives the kernel bytes of programs that go on.
@@ -254,7 +256,11 @@ impl Engine {
         doorbell_rule::announce(&Mapped::new(self.pairing.page()));
         let has_news = self.served.values().any(|entry| !entry.is_full && entry.connection.has_news())
             || self.fabric.as_mut().is_some_and(|fabric| !fabric.arm());
-        let timeout = if has_news { Some(Duration::ZERO) } else { None };
+        let is_waiting = self.fabric.as_ref().is_some_and(Fabric::is_waiting);
+        let timeout = match has_news {
+            true => Some(Duration::ZERO),
+            false => is_waiting.then_some(LOOK_AGAIN),
+        };
         let asleep = clock::cycles();
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
@@ -468,6 +474,7 @@ impl Engine {
                 self.pairing.has_heard(name);
                 if let Some(fabric) = &mut self.fabric {
                     fabric.gone(name, &mut self.pairing);
+                    self.programs.retain(|_, program| Rc::strong_count(program) > 1);
                 }
                 if let Some(entry) = self.served.get_mut(&name) {
                     entry.connection.note_gone();

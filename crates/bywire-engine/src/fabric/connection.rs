@@ -62,6 +62,8 @@ struct Outgoing {
     cut: u64,
     /// All bytes before this position of the ring were queued.
     queued: u64,
+    /// The reader has asked for the direction before it has left the kernel.
+    is_asked: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +113,12 @@ enum IncomingPhase {
 pub struct Offered {
     socket: OwnedFd,
     own: Mapping,
+}
+
+impl AsFd for Offered {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Offered {
@@ -237,7 +245,11 @@ impl FarConnection {
         let tail = || STREAM.available(&own, &remote).map(|available| STREAM.head(&own) + available as u64);
         let flags = STREAM.flags(&remote);
         let sends = match self.outgoing.phase {
-            OutgoingPhase::Kernel => STREAM.route(&remote) != Ok(Route::Kernel) || flags & LEAVING != 0,
+            // A program rings once it has changed over.
+            OutgoingPhase::Kernel if self.outgoing.is_asked => true,
+            OutgoingPhase::Kernel => {
+                !matches!(STREAM.route(&remote), Ok(Route::Kernel | Route::Pending)) || flags & LEAVING != 0
+            }
             OutgoingPhase::Ring => {
                 flags & (HALF | LEAVING) != 0
                     || matches!(STREAM.route(&remote), Ok(Route::Back(_)) | Err(Corrupt))
@@ -248,8 +260,8 @@ impl FarConnection {
             }
             OutgoingPhase::Half | OutgoingPhase::Back => false,
         };
-        let has_taken = || self.taken().is_ok_and(|(taken, _)| taken != self.incoming.drained);
-        sends || self.is_about_to_read() || !self.incoming.has_asked && (self.is_asked_back() || has_taken())
+        let has_taken = || self.taken().is_ok_and(|(taken, _)| taken > self.incoming.drained);
+        sends || !self.incoming.has_asked && (self.is_asked_back() || has_taken())
     }
 
     /// Passes on what the program has done.
@@ -280,6 +292,12 @@ impl FarConnection {
         let has_gone = self.has_gone();
         let route = STREAM.route(&remote)?;
         match (self.outgoing.phase, route) {
+            // Nothing of its ring was taken, so the program gives all of it to the kernel.
+            (OutgoingPhase::Kernel, _) if self.outgoing.is_asked => {
+                streams.back(stream, 0)?;
+                self.outgoing.phase = OutgoingPhase::Back;
+                return Ok(true);
+            }
             (OutgoingPhase::Kernel, Route::Kernel | Route::Pending) => {
                 if has_gone {
                     streams.back(stream, 0)?;
@@ -295,7 +313,7 @@ impl FarConnection {
                 streams.start(stream, cut)?;
                 // From here on the program takes nothing back by itself.
                 let _route = STREAM.begin_taking(&own, &remote);
-                self.outgoing = Outgoing { phase: OutgoingPhase::Ring, cut, queued: 0 };
+                self.outgoing = Outgoing { phase: OutgoingPhase::Ring, cut, ..Outgoing::default() };
                 return Ok(true);
             }
             (OutgoingPhase::Half | OutgoingPhase::Back, _) => return Ok(false),
@@ -355,12 +373,17 @@ impl FarConnection {
     /// # Errors
     /// [`Broken`].
     pub fn back_asked(&mut self, offset: u64) -> Result<(), Broken> {
-        if self.outgoing.phase == OutgoingPhase::Ring {
-            self.drained(offset)?;
-            self.outgoing.phase = OutgoingPhase::Returning;
-            STREAM.end_taking(&Mapped::new(&self.own));
+        match self.outgoing.phase {
+            // What was left to send can no longer be given to the kernel by this engine.
+            OutgoingPhase::Half => return Err(Broken),
+            OutgoingPhase::Kernel => self.outgoing.is_asked = true,
+            OutgoingPhase::Ring => {
+                self.drained(offset)?;
+                self.outgoing.phase = OutgoingPhase::Returning;
+                STREAM.end_taking(&Mapped::new(&self.own));
+            }
+            OutgoingPhase::Returning | OutgoingPhase::Back => {}
         }
-        // One that has not left the kernel stays there.
         STREAM.raise(&Mapped::new(&self.own), ASKS_BACK);
         self.note(News::Route);
         Ok(())
@@ -405,11 +428,18 @@ impl FarConnection {
     }
 
     /// The writer's direction has ended behind the last byte.
-    pub fn half(&mut self) {
+    ///
+    /// # Errors
+    /// [`Broken`]: the program wants bytes through the kernel that can no longer come there.
+    pub fn half(&mut self) -> Result<(), Broken> {
+        if self.incoming.has_asked && self.taken()?.1 > 0 {
+            return Err(Broken);
+        }
         // The kernel is told the end once all of it was taken.
         self.report_at(0);
         STREAM.raise(&Mapped::new(&self.own), HALF);
         self.note(News::Route);
+        Ok(())
     }
 
     /// The writer's direction goes on in the kernel from this offset on.
@@ -420,7 +450,11 @@ impl FarConnection {
         if self.incoming.phase == IncomingPhase::Kernel {
             return if offset == 0 { Ok(()) } else { Err(Broken) };
         }
-        self.incoming.back = Some(offset.checked_sub(self.incoming.cut).ok_or(Broken)?);
+        let position = offset.checked_sub(self.incoming.cut).ok_or(Broken)?;
+        if self.incoming.has_asked && position > self.taken()?.0 {
+            return Err(Broken);
+        }
+        self.incoming.back = Some(position);
         Ok(())
     }
 
@@ -464,9 +498,14 @@ impl FarConnection {
         Ok(has_changed)
     }
 
+    /// The offset at which the program has stopped to take the bytes of its peer, if it wants the rest through the kernel.
+    pub fn stopped_at(&self) -> Option<u64> {
+        self.incoming.has_asked.then_some(self.incoming.cut + self.incoming.drained)
+    }
+
     /// Returns whether the program can be told now that its peer has left the kernel. One that wants the rest through the
     /// kernel is told nothing before the writer has answered.
-    fn is_about_to_read(&self) -> bool {
+    pub fn is_about_to_read(&self) -> bool {
         self.incoming.phase == IncomingPhase::Announced
             && !self.has_gone()
             && (self.incoming.back.is_some() || !self.is_asked_back())
@@ -493,6 +532,9 @@ impl FarConnection {
         let mut has_moved = false;
         if self.incoming.phase != IncomingPhase::Kernel && !self.incoming.has_asked {
             let (taken, _) = self.taken()?;
+            if taken < self.incoming.drained {
+                return Err(Broken);
+            }
             if taken > self.incoming.drained {
                 streams.drain(stream, self.incoming.cut + taken, WINDOW_BYTES)?;
                 self.incoming.drained = taken;
@@ -524,6 +566,14 @@ impl FarConnection {
         if has_gone && !self.is_asked_back() && self.taken()?.1 > 0 {
             return Err(Broken);
         }
+        // A program that has gone gives nothing of its ring to the kernel any more.
+        let is_left = |end: u64| end > self.outgoing.queued;
+        let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
+        let keeps_bytes = matches!(STREAM.route(&remote)?, Route::Ring | Route::Ending)
+            && is_left(STREAM.head(&own) + STREAM.available(&own, &remote)? as u64);
+        if has_gone && self.outgoing.phase == OutgoingPhase::Back && keeps_bytes {
+            return Err(Broken);
+        }
         let is_ended = matches!(self.outgoing.phase, OutgoingPhase::Half | OutgoingPhase::Back);
         let end = self.outgoing.cut + self.outgoing.queued;
         let never_left =
@@ -541,7 +591,8 @@ impl FarConnection {
         if progress.is_over && (self.is_asked_back() || self.has_reported_all()) {
             return Ok(Some(Progress::Over));
         }
-        if has_gone {
+        // The end of this direction has to leave first: no event would tell that both are over.
+        if has_gone && progress.is_sent {
             self.let_end_in_order();
             return Ok(Some(Progress::Released));
         }

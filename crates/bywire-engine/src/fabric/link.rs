@@ -20,9 +20,9 @@ pub enum Use {
     Question(u64, Question),
     /// It carries the connection of this name.
     Connection(u64),
-    /// It carried one whose program has ended. Its other direction may go on. `returns`: to the kernel, and bytes that come before
-    /// that is known are void.
-    Orphan { returns: bool },
+    /// It carried one whose program has ended. Its other direction may go on. `stopped_at`: in the kernel, from this offset on,
+    /// and bytes that come before that is known are void.
+    Orphan { stopped_at: Option<u64> },
 }
 
 /// A connection of messages with another engine.
@@ -132,17 +132,16 @@ impl Link {
         })
     }
 
-    /// Closes a stream without a connection once both of its directions are over. Bytes for it are answered by a reset, as a
-    /// closed end answers them.
-    pub fn look_at_orphan(&mut self, stream: StreamId, has_bytes: bool) {
+    /// Closes a stream without a connection once both of its directions are over. Bytes that nobody takes are answered by a
+    /// reset, as a closed end answers them.
+    pub fn look_at_orphan(&mut self, stream: StreamId, is_lost: bool) {
         let is_over = self.streams.progress(stream).is_none_or(|progress| progress.is_over);
-        if has_bytes || is_over {
+        if is_lost || is_over {
             self.uses.remove(&stream);
             // One that is gone needs neither.
-            let _ = if has_bytes {
-                self.streams.reset(stream, ResetReason::Aborted)
-            } else {
-                self.streams.close(stream)
+            let _ = match is_lost {
+                true => self.streams.reset(stream, ResetReason::Aborted),
+                false => self.streams.close(stream),
             };
         }
     }

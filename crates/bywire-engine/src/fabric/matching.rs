@@ -145,6 +145,11 @@ impl Matching {
         Some(Action::Ask(name, Question::Known))
     }
 
+    /// The end that has these addresses.
+    pub fn name_of(&self, ends: Ends) -> Option<u64> {
+        self.by_ends.get(&ends).copied()
+    }
+
     /// The engine of a node asks about a connection, by its own names for the ends.
     pub fn asked(&mut self, node: &str, ends: Ends, question: Question) -> (Answer, Option<Action>) {
         let own_comes_first = self.own_node.as_str() < node;

@@ -19,6 +19,7 @@ use bywire::{
     PortOptions, Priority, Reach,
 };
 use bywire_stream::{Event as StreamEvent, Lane, Refusal, ResetReason, Side, StreamId};
+use bywire_sys::socket::Socket;
 use bywire_sys::{deferred, names, process, tcp};
 
 use self::connection::{Broken, FarConnection, Offered, Progress, WINDOW_BYTES};
@@ -39,11 +40,11 @@ const PEERS_MAX: usize = 2048;
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
     /// No port can be opened.
-    #[error("cannot open a port for the engines of other machines: {0}")]
+    #[error("cannot open a port for the engines of other machines")]
     Port(#[from] OpenError),
-    /// No thread can be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] std::io::Error),
+    /// No thread can be started, or there are no descriptors.
+    #[error("the kernel refused what it needs: {0}")]
+    System(#[from] std::io::Error),
 }
 
 /// The connections whose other ends are on other machines.
@@ -51,6 +52,8 @@ pub enum FabricError {
 pub struct Fabric {
     port: Port,
     user: String,
+    /// The network namespace of this process.
+    namespace: u64,
     nodes: Nodes,
     links: HashMap<Peer, Link>,
     /// The link by which each node is asked, or when its engine was found absent.
@@ -82,6 +85,8 @@ struct Entry {
     connection: FarConnection,
     /// The stream that carries it.
     stream: Option<(Peer, StreamId)>,
+    /// It was found that the program is ready to leave the kernel.
+    is_prepared: bool,
 }
 
 /// Something that an event of a link asks for, once the link's machine can be called again.
@@ -90,7 +95,7 @@ enum Next {
     /// The other engine has accepted a stream that is not needed any more.
     Unwanted(StreamId),
     Refused(StreamId, Refusal),
-    /// A stream that carries nothing any more has moved. `true`: it has brought bytes.
+    /// A stream that carries nothing any more has moved. `true`: it has brought bytes that nobody takes.
     Orphan(StreamId, bool),
     /// The connection of this name cannot go on, and the other engine is to be told.
     Broken(u64),
@@ -115,9 +120,12 @@ impl Fabric {
             ..PortOptions::default()
         };
         let nodes = Nodes::find()?;
+        let namespace =
+            Socket::pair().and_then(|(one, _)| tcp::namespace(&one)).map_err(std::io::Error::from)?;
         Ok(Self {
             port: Port::open(options)?,
             user,
+            namespace,
             matching: Matching::default(),
             nodes,
             links: HashMap::new(),
@@ -140,6 +148,11 @@ impl Fabric {
         !self.connections.is_empty()
     }
 
+    /// Returns whether a program has to be looked at again soon, as it was in a call just now.
+    pub fn is_waiting(&self) -> bool {
+        self.connections.values().any(|entry| entry.connection.is_about_to_read())
+    }
+
     /// The number of connections that streams carry now.
     pub fn carried(&self) -> usize {
         self.connections.values().filter(|entry| entry.stream.is_some()).count()
@@ -158,16 +171,39 @@ impl Fabric {
     /// A program has offered its end of a connection. `Err`: the other end is on no node of the fabric.
     pub fn offer(&mut self, name: u64, socket: OwnedFd, pairing: &mut PairingClient) -> Result<(), OwnedFd> {
         let Ok(identity) = tcp::identify(&socket) else { return Err(socket) };
+        // The same addresses may name other machines in another network namespace.
+        if identity.namespace != self.namespace {
+            return Err(socket);
+        }
         let Some(node) = self.nodes.at(identity.remote.ip()) else { return Err(socket) };
         self.matching.is_on(self.nodes.own().unwrap_or_default());
         if self.link_to(&node).is_none() {
             return Err(socket);
         }
         let ends = Ends { local: canonical(identity.local), remote: canonical(identity.remote) };
+        self.end_stale(ends, pairing);
         let Some(action) = self.matching.offered(name, ends, &node) else { return Err(socket) };
         self.offers.insert(name, socket);
         self.act(action, pairing);
         Ok(())
+    }
+
+    /// Forgets an end with these addresses that is not carried and has ended in the kernel, as the addresses are used anew.
+    fn end_stale(&mut self, ends: Ends, pairing: &mut PairingClient) {
+        let Some(name) = self.matching.name_of(ends) else { return };
+        let is_ended =
+            |socket: BorrowedFd<'_>| !tcp::identify(&socket).is_ok_and(|found| found.is_established);
+        if self.offers.get(&name).is_some_and(|socket| is_ended(socket.as_fd())) {
+            pairing.refuse(name);
+            self.refused(name);
+        } else if self.pairing.get(&name).is_some_and(|offered| is_ended(offered.as_fd()))
+            || self
+                .connections
+                .get(&name)
+                .is_some_and(|entry| entry.stream.is_none() && is_ended(entry.connection.as_fd()))
+        {
+            self.lose(name, pairing);
+        }
     }
 
     /// Returns whether the connection of this name is one of this link's.
@@ -192,7 +228,7 @@ impl Fabric {
         };
         match connection {
             Ok(connection) => {
-                self.connections.insert(name, Entry { connection, stream: None });
+                self.connections.insert(name, Entry { connection, stream: None, is_prepared: false });
             }
             Err(offered) => {
                 offered.release();
@@ -240,7 +276,7 @@ impl Fabric {
 
     fn handle(&mut self, event: Event, pairing: &mut PairingClient) {
         match event {
-            Event::Connected(peer) => self.connected(peer),
+            Event::Connected(peer) => self.connected(peer, pairing),
             Event::Disconnected { peer, reason } => self.disconnected(peer, reason, pairing),
             Event::Message(message) => {
                 let lane = if message.priority == Priority::High { Lane::High } else { Lane::Low };
@@ -270,17 +306,19 @@ impl Fabric {
     }
 
     /// Another engine has called, or has answered.
-    fn connected(&mut self, peer: Peer) {
-        if self.links.contains_key(&peer) {
-            return;
-        }
+    fn connected(&mut self, peer: Peer, pairing: &mut PairingClient) {
         let Some(info) = self.port.peer_info(peer) else { return };
         let node = info.address.node.clone();
-        // Only engines of other machines serve ends there, and each of them those of its own user.
+        // Only engines of other machines serve ends there, and each of them those of its own user. Any user may have taken a
+        // port's name, also of one that was called.
         let is_engine = matches!(&info.owner, Owner::Remote { user } if *user == self.user)
             && info.address.port == port_of(&self.user);
-        if !is_engine || self.links.len() >= PEERS_MAX {
-            return self.port.disconnect(peer);
+        let is_known = self.links.contains_key(&peer);
+        if !is_engine || !is_known && self.links.len() >= PEERS_MAX {
+            return self.drop_link(peer, pairing);
+        }
+        if is_known {
+            return;
         }
         self.links.insert(peer, Link::new(peer, node.clone(), Side::Second));
         if !matches!(self.by_node.get(&node), Some(Ok(_))) {
@@ -301,14 +339,13 @@ impl Fabric {
             .map(|(name, _)| *name)
             .collect();
         names.into_iter().for_each(|name| self.lose(name, pairing));
-        if other.is_none() {
-            for name in self.matching.names_of_node(&link.node) {
-                if self.offers.contains_key(&name) {
-                    pairing.refuse(name);
-                    self.refused(name);
-                } else {
-                    self.lose(name, pairing);
-                }
+        // Questions about the others may have been on this link.
+        for name in self.matching.names_of_node(&link.node) {
+            if self.offers.contains_key(&name) {
+                pairing.refuse(name);
+                self.refused(name);
+            } else if self.connections.get(&name).is_none_or(|entry| entry.stream.is_none()) {
+                self.lose(name, pairing);
             }
         }
     }
@@ -350,6 +387,9 @@ impl Fabric {
     }
 
     fn follow(&mut self, peer: Peer, next: Next, pairing: &mut PairingClient) {
+        if let Next::Opened(_, Some((ends, _))) = &next {
+            self.end_stale(ends.mirrored(), pairing);
+        }
         let Some(link) = self.links.get_mut(&peer) else { return };
         match next {
             Next::Opened(stream, description) => {
@@ -384,7 +424,7 @@ impl Fabric {
                     self.act(action, pairing);
                 }
             }
-            Next::Orphan(stream, has_bytes) => link.look_at_orphan(stream, has_bytes),
+            Next::Orphan(stream, is_lost) => link.look_at_orphan(stream, is_lost),
             Next::Broken(name) => self.lose(name, pairing),
             Next::Reset(stream) => {
                 if let Some(Use::Connection(name)) = link.uses.remove(&stream) {
@@ -427,7 +467,8 @@ impl Fabric {
         let mut prepared = Vec::new();
         for (name, entry) in &mut self.connections {
             let Some((peer, stream)) = entry.stream else {
-                if entry.connection.is_prepared() {
+                if !entry.is_prepared && entry.connection.is_prepared() {
+                    entry.is_prepared = true;
                     prepared.push(*name);
                 }
                 continue;
@@ -449,13 +490,13 @@ impl Fabric {
             has_moved = true;
             let Some(entry) = self.connections.get(&name) else { continue };
             let Some((peer, stream)) = entry.stream else { continue };
-            let returns = entry.connection.is_asked_back();
+            let stopped_at = entry.connection.stopped_at();
             if let (Some(link), Ok(progress)) = (self.links.get_mut(&peer), result) {
                 if progress == Progress::Over {
                     link.uses.remove(&stream);
                     let _ = link.streams.close(stream);
                 } else {
-                    link.uses.insert(stream, Use::Orphan { returns });
+                    link.uses.insert(stream, Use::Orphan { stopped_at });
                 }
                 self.end(name, pairing);
             } else {
@@ -499,7 +540,11 @@ impl Fabric {
     fn lose(&mut self, name: u64, pairing: &mut PairingClient) {
         self.matching.end(name);
         self.forget_questions(name);
-        self.pairing.remove(&name).into_iter().for_each(Offered::release);
+        if let Some(offered) = self.pairing.remove(&name) {
+            // The service pairs it first, and then hears of the end.
+            offered.release();
+            pairing.end(name, 0);
+        }
         let Some(entry) = self.connections.remove(&name) else { return };
         if let Some((peer, stream)) = entry.stream
             && let Some(link) = self.links.get_mut(&peer)
@@ -540,7 +585,10 @@ impl Entry {
     }
 
     fn has_news(&self) -> bool {
-        self.stream.is_some() && self.connection.has_news()
+        match self.stream {
+            Some(_) => self.connection.has_news(),
+            None => !self.is_prepared && self.connection.is_prepared(),
+        }
     }
 }
 
@@ -575,9 +623,16 @@ impl EndsOfLink<'_> {
         };
         let name = match self.uses.get(&stream)? {
             Use::Connection(name) => *name,
-            Use::Orphan { returns } => {
-                let has_bytes = !returns && matches!(event, StreamEvent::Bytes { .. });
-                return Some(Next::Orphan(stream, has_bytes));
+            Use::Orphan { stopped_at } => {
+                let is_lost = match (event, stopped_at) {
+                    (StreamEvent::Bytes { .. }, None) => true,
+                    (
+                        StreamEvent::Half { offset, .. } | StreamEvent::Back { offset, .. },
+                        Some(stopped_at),
+                    ) => offset > *stopped_at,
+                    _ => false,
+                };
+                return Some(Next::Orphan(stream, is_lost));
             }
             Use::Question(..) => return None,
         };
@@ -585,10 +640,7 @@ impl EndsOfLink<'_> {
         let done = match event {
             StreamEvent::Started { offset, .. } => connection.started(offset),
             StreamEvent::Bytes { bytes, .. } => connection.received(bytes),
-            StreamEvent::Half { .. } => {
-                connection.half();
-                Ok(())
-            }
+            StreamEvent::Half { .. } => connection.half(),
             StreamEvent::Back { offset, .. } => connection.back(offset),
             StreamEvent::BackAsked { offset, .. } => connection.back_asked(offset),
             StreamEvent::Drained { offset, .. } => connection.drained(offset),

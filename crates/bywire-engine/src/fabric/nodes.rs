@@ -62,9 +62,8 @@ impl Nodes {
         }
         let known = lock(&self.known);
         let found = known.by_address.get(&address);
-        if found.is_none() {
-            let _is_asking = self.ask.try_send(());
-        }
+        // The fabric file may have changed.
+        let _is_asking = self.ask.try_send(());
         found.filter(|node| Some(*node) != known.own.as_ref()).cloned()
     }
 }

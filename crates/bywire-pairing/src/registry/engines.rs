@@ -81,6 +81,11 @@ impl Engines {
         self.asked.contains_key(&(program, token))
     }
 
+    /// The link by which an engine was asked for this end of a program, if it has not answered yet.
+    pub fn link_asked(&self, program: u64, token: u64) -> Option<u8> {
+        self.takes.get(self.asked.get(&(program, token))?).map(|take| take.link)
+    }
+
     /// An engine was asked, under this name.
     pub fn ask(&mut self, name: u64, take: Take) {
         self.asked.insert((take.program, take.token), name);

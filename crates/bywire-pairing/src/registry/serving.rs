@@ -8,7 +8,7 @@ use bywire_sys::deferred::Held;
 use super::engines::{Engine, Take};
 use super::{OfferState, Registry};
 use crate::identity::Identity;
-use crate::protocol::{Kind, Packet, Verdict};
+use crate::protocol::{Kind, Packet, Verdict, link};
 use crate::waiting::Offer;
 
 impl Registry {
@@ -34,6 +34,12 @@ impl Registry {
         let Some(program) = self.programs.get(&tag) else { return false };
         let (user, process) = (program.user, program.process);
         let Some(engine) = self.engines.by_user.get(&user).copied() else { return true };
+        // A peer that no engine elsewhere has is one to relay to.
+        let is_far = self.engines.link_asked(tag, token) == Some(link::FABRIC);
+        if is_far && link == link::RELAY && engine.links & link != 0 {
+            self.tell_engine(tag, token);
+        }
+        let Some(program) = self.programs.get(&tag) else { return false };
         let Some(OfferState::Waiting(end)) = program.offers.get(&token) else { return true };
         let is_known = identity.as_ref().is_ok_and(|identity| {
             identity.is_established && self.waiting.has(end, tag, token, identity.cookie)

@@ -456,6 +456,8 @@ fn an_engine_that_answers_too_late_gets_nothing() {
     let name = served.sought();
     let end = CheckedPacket::Other(Packet::new(Kind::End, 1));
     assert!(served.registry.answer(served.program.0, end, Space::Own(0)));
+    // It has the connection's descriptor, so it hears of the end.
+    assert_eq!(told(&served.engine.1), [(Kind::Gone, 0, name, 0)]);
     served.taken(name);
     served.taken(name + 1000);
     let refused = Verdict::Refused as u8;

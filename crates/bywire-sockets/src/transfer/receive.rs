@@ -718,7 +718,9 @@ fn end_or_nothing(connection: &Connection) -> Step {
     }
     let found = kernel::ready(connection.fd, libc::POLLIN | libc::POLLRDHUP);
     if found == 0 {
-        return Step::Empty;
+        // The kernel's end follows the engine's, and wakes nobody who sleeps in memory.
+        let is_near = connection.is_far() && STREAM.flags(&connection.remote) & HALF != 0;
+        return if is_near { Step::BesideEngine } else { Step::Empty };
     }
     if connection.awaits_engine() {
         // The kernel's end is none of this stream. If it was a reset, another call may have its error.

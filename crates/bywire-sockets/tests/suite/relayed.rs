@@ -220,7 +220,7 @@ fn a_program_goes_on_without_the_engine_that_was_killed() {
         let mut engine = Engine::start(&pairing);
         let (mut program, mut stream) = streaming_and_staying(&pairing, seed, 2_000_000);
         let started = Instant::now();
-        while started.elapsed() < Duration::from_millis(40) && engine.counts().bytes == 0 {}
+        while started.elapsed() < Duration::from_millis(200) && engine.counts().bytes == 0 {}
         std::thread::sleep(Duration::from_micros(seed * 7919 % 4000));
         relayed += engine.counts().relayed_ever;
         engine.kill();

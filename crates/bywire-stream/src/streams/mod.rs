@@ -75,6 +75,8 @@ pub struct Progress {
     pub received: u64,
     /// The peer may send bytes before it.
     pub granted: u64,
+    /// Whether nothing more of this end's direction will be sent.
+    pub is_sent: bool,
     /// Whether both directions have ended, so that the caller may call [`Streams::close`].
     pub is_over: bool,
 }
@@ -331,6 +333,7 @@ impl Streams {
             drained: state.outgoing.drained(),
             received: state.incoming.received(),
             granted: state.incoming.granted(),
+            is_sent: state.outgoing.is_over(),
             is_over: state.is_over(),
         })
     }
