@@ -15,6 +15,8 @@ pub struct Counts {
     pub carried: u64,
     /// Connections that have been carried to another machine.
     pub carried_ever: u64,
+    /// Streams between this engine and others that one of them is not done with.
+    pub streams: u64,
     /// Bytes that programs have sent to other machines,
     pub bytes_sent: u64,
     /// and that they were sent from there.

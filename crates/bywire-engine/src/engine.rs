@@ -533,6 +533,7 @@ impl Engine {
                 let FabricCounts { carried_ever, bytes_sent, bytes_received } = fabric.counts();
                 Counts {
                     carried: fabric.carried() as u64,
+                    streams: fabric.streams() as u64,
                     carried_ever,
                     bytes_sent,
                     bytes_received,

@@ -158,6 +158,11 @@ impl Fabric {
         self.connections.values().filter(|entry| entry.stream.is_some()).count()
     }
 
+    /// The number of streams that this engine or the other one is not done with.
+    pub fn streams(&self) -> usize {
+        self.links.values().map(|link| link.streams.occupied()).sum()
+    }
+
     /// See [`FabricCounts`].
     pub fn counts(&self) -> FabricCounts {
         self.counts

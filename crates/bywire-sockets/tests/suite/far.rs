@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywire_engine::control::{self, Request};
+use bywire_engine::counts::Counts;
 use bywire_testing::repetitions;
 use bywire_testing::test_network::TestNetwork;
 
@@ -162,7 +163,8 @@ fn every_byte_and_every_end_arrives_on_another_machine() {
     println!("{} of {rounds} were carried: {counts:?}", machines.carried());
     assert!(machines.carried() * 4 >= rounds * 3, "too few for this to prove anything");
     assert!(counts.bytes_sent + counts.bytes_received > rounds * TOTAL, "{counts:?}");
-    let left = || machines.engines.iter().all(|engine| engine.counts().carried == 0);
+    let has_none = |counts: Counts| counts.carried == 0 && counts.streams == 0;
+    let left = || machines.engines.iter().all(|engine| has_none(engine.counts()));
     test_service::eventually("nothing is left", left);
 }
 
