@@ -57,7 +57,8 @@ fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
     let mut command = loaded.command("timeout");
     command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
     // Room for processes that ranks spawn.
-    let hosts = format!("{}:4,{}:4", here.address.ip(), there.address.ip());
+    // Room for all processes that a job ever spawns: the launcher may not know yet that the earlier ones have ended.
+    let hosts = format!("{}:8,{}:8", here.address.ip(), there.address.ip());
     command.args(["100", "mpirun", "-n", "2", "--map-by", "node", "--host", &hosts]);
     command.args(["--mca", "oob_tcp_if_include", "eth0", "--mca", "plm_rsh_agent"]).arg(&agent_path);
     command.args(loaded::options()).arg(program);
