@@ -56,7 +56,6 @@ fn job(loaded: &Loaded, network: &TestNetwork, program: &Path) -> Command {
     let [here, there] = &network.machines[..] else { unreachable!() };
     let mut command = loaded.command("timeout");
     command.env("BYWIRE_RUNTIME_DIR", here.runtime()).env("FI_PROVIDER", "bywire").envs(OPEN_MPI);
-    // Room for processes that ranks spawn.
     // Room for all processes that a job ever spawns: the launcher may not know yet that the earlier ones have ended.
     let hosts = format!("{}:8,{}:8", here.address.ip(), there.address.ip());
     command.args(["100", "mpirun", "-n", "2", "--map-by", "node", "--host", &hosts]);
