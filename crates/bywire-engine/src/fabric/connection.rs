@@ -234,6 +234,11 @@ impl FarConnection {
         self.has_gone = true;
     }
 
+    /// Returns whether a child of the program may go on with it, although the program has gone. Nobody tells of the child's end.
+    pub fn is_inherited(&self) -> bool {
+        STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) == FORKED
+    }
+
     /// Returns whether nobody sends on it any more, as far as is known.
     fn has_gone(&self) -> bool {
         self.has_gone || STREAM.flags(&Mapped::new(&self.remote)) & LEAVING != 0

@@ -254,7 +254,10 @@ impl Fabric {
     /// The program of this connection has ended it, or has ended itself.
     pub fn gone(&mut self, name: u64, pairing: &mut PairingClient) {
         match self.connections.get_mut(&name) {
-            Some(entry) if entry.stream.is_some() => entry.connection.note_gone(),
+            Some(entry) if entry.stream.is_some() && !entry.connection.is_inherited() => {
+                entry.connection.note_gone();
+            }
+            Some(entry) if entry.stream.is_some() => self.lose(name, pairing),
             Some(_) => self.end(name, pairing),
             None => self.refused(name),
         }
