@@ -64,7 +64,7 @@ struct UpArgs {
     /// Answer Prometheus at this address, such as 127.0.0.1:9106
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// What it does: `relay` for peers anywhere, `fabric` for programs of `bywire run` on other machines
+    /// Links to serve: `relay` for peers anywhere, `fabric` for programs of `bywire run` on other machines
     /// [default: both, the second one if this machine's node runs]
     #[arg(long, value_enum, value_delimiter = ',')]
     links: Vec<LinkName>,

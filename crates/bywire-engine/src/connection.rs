@@ -50,14 +50,44 @@ impl Program {
         Ok(Self { doorbell, page, rung: Cell::new(0), interrupter })
     }
 
-    /// Wakes the program, if it sleeps.
-    pub fn ring(&self) {
+    /// Wakes the program for this news, which was published in `own`. `woken` is the round of the last wake.
+    pub fn wake(&self, own: &Mapped<'_>, remote: &Mapped<'_>, news: News, woken: &mut u32) {
+        let wake = STREAM.wake(own, remote, news, *woken);
+        if wake.futex {
+            *woken = wake.round;
+            own.wake_sleepers();
+        }
+        if wake.doorbell {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
         if let Some(rung) = doorbell_rule::must_ring(&Mapped::new(&self.page), self.rung.get()) {
             // An eventfd whose counter is full was rung already. A program that has made its own eventfd wait when it is full
             // does not hold up the others.
             self.interrupter.bound(|| _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()));
             self.rung.set(rung);
         }
+    }
+}
+
+/// Maps a program's segment, which is in these files.
+///
+/// # Errors
+/// [`OfferError`] if they are none.
+pub fn accept_segment(files: &[OwnedFd]) -> Result<Mapping, OfferError> {
+    match files {
+        [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES),
+        [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()]),
+        _ => Err(OfferError::WrongSize),
+    }
+}
+
+/// Takes back the reset that a program has made of its own death because bytes may have been in its ring.
+pub fn take_back_reset(socket: &OwnedFd) {
+    if matches!(rustix::net::sockopt::socket_linger(socket), Ok(Some(Duration::ZERO))) {
+        let _ = rustix::net::sockopt::set_socket_linger(socket, None);
     }
 }
 
@@ -107,12 +137,7 @@ impl Asked {
     /// # Errors
     /// This value, if the files are no segment.
     pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<Served, Self> {
-        let remote = match segment {
-            [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES),
-            [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()]),
-            _ => Err(OfferError::WrongSize),
-        };
-        let Ok(remote) = remote else { return Err(self) };
+        let Ok(remote) = accept_segment(segment) else { return Err(self) };
         let Self { socket, own } = self;
         Ok(Served { socket, own, remote, program, woken: 0, has_gone: false, is_bounded: false, bytes: 0 })
     }
@@ -262,24 +287,14 @@ impl Served {
         // killed may go on, too, and its own death must be a reset while it owes bytes.
         let is_over = STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) != FORKED;
         let is_empty = self.view().is_ok_and(|view| view.unread == 0);
-        if is_over
-            && is_empty
-            && matches!(rustix::net::sockopt::socket_linger(&self.socket), Ok(Some(Duration::ZERO)))
-        {
-            let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
+        if is_over && is_empty {
+            take_back_reset(&self.socket);
         }
     }
 
     fn notify(&mut self, news: News) {
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
-        let wake = STREAM.wake(&own, &remote, news, self.woken);
-        if wake.futex {
-            self.woken = wake.round;
-            own.wake_sleepers();
-        }
-        if wake.doorbell {
-            self.program.ring();
-        }
+        self.program.wake(&own, &remote, news, &mut self.woken);
     }
 
     /// Gives the direction back: the engine takes nothing more out of the ring. What the program sends from now on, it

@@ -82,7 +82,7 @@ pub enum EngineError {
     System(#[from] Errno),
 }
 
-/// What an engine serves.
+/// The links that an engine serves.
 #[derive(Debug)]
 pub struct Links {
     /// It relays what programs send to any TCP peer.

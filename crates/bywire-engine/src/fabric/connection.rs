@@ -11,14 +11,14 @@ use std::time::Duration;
 use bywire_ring::distance;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::stream::{
-    ASKS_BACK, FORKED, HALF, HEADER_BYTES, LEAVING, Mapped, News, RING_BYTES, Route, SEGMENT_BYTES,
-    first_bytes, head_bytes, rest_bytes,
+    ASKS_BACK, FORKED, HALF, HEADER_BYTES, LEAVING, Mapped, News, RING_BYTES, Route, first_bytes, head_bytes,
+    rest_bytes,
 };
 use bywire_stream::{CallError, OFFSET_MAX, ResetReason, StreamId, Streams};
-use bywire_sys::memory::{Mapping, OfferError};
+use bywire_sys::memory::Mapping;
 use bywire_sys::{Errno, deferred};
 
-use crate::connection::{Program, STREAM};
+use crate::connection::{Program, STREAM, accept_segment, take_back_reset};
 
 /// The bytes of a direction that its reader has not taken, in both engines and between them.
 pub const WINDOW_BYTES: u64 = 1 << 20;
@@ -145,12 +145,7 @@ impl Offered {
     /// # Errors
     /// This value, if the files are no segment.
     pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<FarConnection, Self> {
-        let remote = match segment {
-            [whole] => Mapping::accept_with_holes(whole, SEGMENT_BYTES),
-            [head, rest] => Mapping::accept_in_two(head, rest, [head_bytes(), rest_bytes()]),
-            _ => Err(OfferError::WrongSize),
-        };
-        let Ok(remote) = remote else { return Err(self) };
+        let Ok(remote) = accept_segment(segment) else { return Err(self) };
         let Self { socket, own } = self;
         let incoming = Incoming { backed: first_bytes(), ..Incoming::default() };
         let outgoing = Outgoing::default();
@@ -379,7 +374,7 @@ impl FarConnection {
     /// [`Broken`].
     pub fn back_asked(&mut self, offset: u64) -> Result<(), Broken> {
         match self.outgoing.phase {
-            // What was left to send can no longer be given to the kernel by this engine.
+            // This engine cannot give the kernel the bytes that were left to send.
             OutgoingPhase::Half => return Err(Broken),
             OutgoingPhase::Kernel => self.outgoing.is_asked = true,
             OutgoingPhase::Ring => {
@@ -440,7 +435,7 @@ impl FarConnection {
         if self.incoming.has_asked && self.taken()?.1 > 0 {
             return Err(Broken);
         }
-        // The kernel is told the end once all of it was taken.
+        // The other engine tells its kernel of the end once the program has taken all bytes.
         self.report_at(0);
         STREAM.raise(&Mapped::new(&self.own), HALF);
         self.note(News::Route);
@@ -508,8 +503,8 @@ impl FarConnection {
         self.incoming.has_asked.then_some(self.incoming.cut + self.incoming.drained)
     }
 
-    /// Returns whether the program can be told now that its peer has left the kernel. One that wants the rest through the
-    /// kernel is told nothing before the writer has answered.
+    /// Returns whether the program can be told now that its peer has left the kernel. A program that wants the rest
+    /// through the kernel waits for the writer's answer.
     pub fn is_about_to_read(&self) -> bool {
         self.incoming.phase == IncomingPhase::Announced
             && !self.has_gone()
@@ -526,7 +521,7 @@ impl FarConnection {
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
         let tail = STREAM.tail(&own);
         let taken = tail.checked_sub(STREAM.unread_by_peer(&own, &remote)? as u64).ok_or(Broken)?;
-        // What lies behind the end of the ring is void.
+        // Bytes behind the end of the ring are void.
         let end = self.incoming.end.map_or(tail, |end| end.min(tail));
         Ok((taken, end.saturating_sub(taken)))
     }
@@ -572,18 +567,15 @@ impl FarConnection {
             return Err(Broken);
         }
         // A program that has gone gives nothing of its ring to the kernel any more.
-        let is_left = |end: u64| end > self.outgoing.queued;
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
         let keeps_bytes = matches!(STREAM.route(&remote)?, Route::Ring | Route::Ending)
-            && is_left(STREAM.head(&own) + STREAM.available(&own, &remote)? as u64);
+            && STREAM.head(&own) + STREAM.available(&own, &remote)? as u64 > self.outgoing.queued;
         if has_gone && self.outgoing.phase == OutgoingPhase::Back && keeps_bytes {
             return Err(Broken);
         }
         let is_ended = matches!(self.outgoing.phase, OutgoingPhase::Half | OutgoingPhase::Back);
         let end = self.outgoing.cut + self.outgoing.queued;
-        let never_left =
-            self.outgoing.phase == OutgoingPhase::Back && self.outgoing.cut == 0 && self.outgoing.queued == 0;
-        if !is_ended || !(never_left || progress.drained >= end) {
+        if !is_ended || progress.drained < end {
             return Ok(None);
         }
         if self.outgoing.phase == OutgoingPhase::Half && !self.is_shut {
@@ -606,9 +598,8 @@ impl FarConnection {
 
     /// The program has made its own death a reset, because bytes may have been in the ring. None are there any more.
     fn let_end_in_order(&self) {
-        let is_over = STREAM.flags(&Mapped::new(&self.remote)) & (LEAVING | FORKED) != FORKED;
-        if is_over && matches!(rustix::net::sockopt::socket_linger(&self.socket), Ok(Some(Duration::ZERO))) {
-            let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
+        if !self.is_inherited() {
+            take_back_reset(&self.socket);
         }
     }
 
@@ -626,14 +617,7 @@ impl FarConnection {
     pub fn wake(&mut self) {
         let Some(news) = self.news.take() else { return };
         let (own, remote) = (Mapped::new(&self.own), Mapped::new(&self.remote));
-        let wake = STREAM.wake(&own, &remote, news, self.woken);
-        if wake.futex {
-            self.woken = wake.round;
-            own.wake_sleepers();
-        }
-        if wake.doorbell {
-            self.program.ring();
-        }
+        self.program.wake(&own, &remote, news, &mut self.woken);
     }
 
     /// Lets the connection go, which is over for the engine.
@@ -641,8 +625,8 @@ impl FarConnection {
         deferred::close_socket(self.socket);
     }
 
-    /// The stream is lost. Returns whether the connection goes on, as no byte of it has left the kernel. Otherwise it is reset.
-    pub fn lose(mut self) -> bool {
+    /// The stream is lost. The connection goes on if no byte of it has left the kernel. Otherwise it is reset.
+    pub fn lose(mut self) {
         let words = Mapped::new(&self.own);
         // From here on the program does not leave the kernel.
         STREAM.raise(&words, ASKS_BACK);
@@ -658,7 +642,6 @@ impl FarConnection {
         self.note(News::Route);
         self.wake();
         deferred::close_socket(self.socket);
-        !has_left
     }
 
     /// The reason for the other engine when this one cannot go on.

@@ -134,7 +134,7 @@ impl Link {
 
     /// Closes a stream without a connection once both of its directions are over. Bytes that nobody takes are answered by a
     /// reset, as a closed end answers them.
-    pub fn look_at_orphan(&mut self, stream: StreamId, is_lost: bool) {
+    pub fn check_orphan(&mut self, stream: StreamId, is_lost: bool) {
         let is_over = self.streams.progress(stream).is_none_or(|progress| progress.is_over);
         if is_lost || is_over {
             self.uses.remove(&stream);

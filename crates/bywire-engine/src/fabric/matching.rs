@@ -1,7 +1,7 @@
 //! How two engines find out that they have the two ends of one connection, without I/O.
 //!
 //! Each engine gets the ends that its own machine's programs have offered. It asks the other end's engine whether that has
-//! the mirrored end, and whichever asks second is told so. Then each gives its program memory. Once both programs are ready to
+//! the mirrored end. The second question gets a yes. Then each gives its program memory. Once both programs are ready to
 //! leave the kernel, one engine opens the stream that carries the connection:
 //!
 //! ```text
@@ -43,7 +43,7 @@ const ADDRESS_BYTES: usize = 18;
 const DESCRIPTION_BYTES: usize = 2 + 2 * ADDRESS_BYTES;
 
 impl Ends {
-    /// The same connection as the other machine names it.
+    /// This connection as the other machine names it.
     pub fn mirrored(self) -> Self {
         Self { local: self.remote, remote: self.local }
     }
@@ -83,7 +83,7 @@ impl Ends {
     }
 }
 
-/// What an engine has to do next.
+/// The next step of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Ask the engine of the other end.

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bywire::{
-    Address, DisconnectReason, Event, Geometry, LaneGeometry, OpenError, Owner, Peer, Port, PortName,
-    PortOptions, Priority, Reach,
+    Address, Event, Geometry, LaneGeometry, OpenError, Owner, Peer, Port, PortName, PortOptions, Priority,
+    Reach,
 };
 use bywire_stream::{Event as StreamEvent, Lane, Refusal, ResetReason, Side, StreamId};
 use bywire_sys::socket::Socket;
@@ -176,7 +176,7 @@ impl Fabric {
     /// A program has offered its end of a connection. `Err`: the other end is on no node of the fabric.
     pub fn offer(&mut self, name: u64, socket: OwnedFd, pairing: &mut PairingClient) -> Result<(), OwnedFd> {
         let Ok(identity) = tcp::identify(&socket) else { return Err(socket) };
-        // The same addresses may name other machines in another network namespace.
+        // These addresses may name other machines in another network namespace.
         if identity.namespace != self.namespace {
             return Err(socket);
         }
@@ -199,8 +199,7 @@ impl Fabric {
         let is_ended =
             |socket: BorrowedFd<'_>| !tcp::identify(&socket).is_ok_and(|found| found.is_established);
         if self.offers.get(&name).is_some_and(|socket| is_ended(socket.as_fd())) {
-            pairing.refuse(name);
-            self.refused(name);
+            self.refuse(name, pairing);
         } else if self.pairing.get(&name).is_some_and(|offered| is_ended(offered.as_fd()))
             || self
                 .connections
@@ -241,6 +240,12 @@ impl Fabric {
                 pairing.end(name, 0);
             }
         }
+    }
+
+    /// An offer is not taken after all.
+    fn refuse(&mut self, name: u64, pairing: &mut PairingClient) {
+        pairing.refuse(name);
+        self.refused(name);
     }
 
     /// The connection of this name is not paired after all.
@@ -285,7 +290,7 @@ impl Fabric {
     fn handle(&mut self, event: Event, pairing: &mut PairingClient) {
         match event {
             Event::Connected(peer) => self.connected(peer, pairing),
-            Event::Disconnected { peer, reason } => self.disconnected(peer, reason, pairing),
+            Event::Disconnected { peer, .. } => self.disconnected(peer, pairing),
             Event::Message(message) => {
                 let lane = if message.priority == Priority::High { Lane::High } else { Lane::Low };
                 self.receive(message.peer, lane, &message.payload, pairing);
@@ -334,7 +339,7 @@ impl Fabric {
         }
     }
 
-    fn disconnected(&mut self, peer: Peer, _reason: DisconnectReason, pairing: &mut PairingClient) {
+    fn disconnected(&mut self, peer: Peer, pairing: &mut PairingClient) {
         let Some(link) = self.links.remove(&peer) else { return };
         let other = self.links.values().find(|other| other.node == link.node).map(|other| other.peer);
         if self.by_node.get(&link.node) == Some(&Ok(peer)) {
@@ -350,8 +355,7 @@ impl Fabric {
         // Questions about the others may have been on this link.
         for name in self.matching.names_of_node(&link.node) {
             if self.offers.contains_key(&name) {
-                pairing.refuse(name);
-                self.refused(name);
+                self.refuse(name, pairing);
             } else if self.connections.get(&name).is_none_or(|entry| entry.stream.is_none()) {
                 self.lose(name, pairing);
             }
@@ -361,7 +365,7 @@ impl Fabric {
     /// Ends a link whose other side breaks the rules.
     fn drop_link(&mut self, peer: Peer, pairing: &mut PairingClient) {
         self.port.disconnect(peer);
-        self.disconnected(peer, DisconnectReason::Here, pairing);
+        self.disconnected(peer, pairing);
     }
 
     fn receive(&mut self, peer: Peer, lane: Lane, message: &[u8], pairing: &mut PairingClient) {
@@ -432,7 +436,7 @@ impl Fabric {
                     self.act(action, pairing);
                 }
             }
-            Next::Orphan(stream, is_lost) => link.look_at_orphan(stream, is_lost),
+            Next::Orphan(stream, is_lost) => link.check_orphan(stream, is_lost),
             Next::Broken(name) => self.lose(name, pairing),
             Next::Reset(stream) => {
                 if let Some(Use::Connection(name)) = link.uses.remove(&stream) {
@@ -617,7 +621,7 @@ impl EndsOfLink<'_> {
             StreamEvent::Opened { stream, description } => {
                 return Some(Next::Opened(stream, Ends::of_description(description)));
             }
-            // What follows in the same message may be bytes of it.
+            // Bytes of it may follow in the same message.
             StreamEvent::Accepted { stream } => return self.accepted(stream, touched),
             StreamEvent::Refused { stream, reason } => return Some(Next::Refused(stream, reason)),
             StreamEvent::Reset { stream, .. } => return Some(Next::Reset(stream)),

@@ -47,7 +47,7 @@ impl Machines {
         machine.namespace.run(|| Engine::start_as(service, &mut command)).expect("inside")
     }
 
-    /// Starts another engine in the place of one that was killed.
+    /// Replaces an engine that has ended.
     fn replace_engine(&mut self, at: usize) {
         self.engines[at] = Self::engine(&self.network, &self.services[at], at);
     }
