@@ -202,6 +202,12 @@ fn page(counts: &Counts) -> String {
         "Connections that have been carried to other machines.",
         counts.carried_ever,
     );
+    add(
+        "unmet_total",
+        "counter",
+        "Connections that had to be carried to other machines, and were reset as they could not be.",
+        counts.unmet,
+    );
     add("sent_bytes_total", "counter", "Bytes that programs have sent to other machines.", counts.bytes_sent);
     add(
         "received_bytes_total",
@@ -221,6 +227,19 @@ fn pairing_service() -> Result<PathBuf> {
     let command = std::env::current_exe().context("cannot tell where this command is")?;
     launch.found_service(&command)?;
     Ok(launch.service().to_owned())
+}
+
+/// Checks that this user's engine carries connections to other machines.
+///
+/// # Errors
+/// It does not, or there is none.
+pub fn check_far() -> Result<()> {
+    if !ask(Request::Status)?.is_far {
+        bail!(
+            "the engine of this user carries nothing to other machines: start it once `bywire up` runs, with link `fabric`"
+        );
+    }
+    Ok(())
 }
 
 fn control_path() -> Result<PathBuf> {
@@ -248,8 +267,17 @@ fn status(json: bool) -> Result<()> {
     } else {
         String::new()
     };
+    let unmet = if counts.unmet > 0 {
+        format!(
+            "{} reset that had to be carried: the other machine had no engine for this user, or the other program did not \
+             require it as well\n",
+            of(counts.unmet)
+        )
+    } else {
+        String::new()
+    };
     bywire_command::output::print(&format!(
-        "{} relayed now, {} in all, {} bytes\n{} carried to other machines now, {} in all, {} bytes sent, {} received\n{refused}",
+        "{} relayed now, {} in all, {} bytes\n{} carried to other machines now, {} in all, {} bytes sent, {} received\n{refused}{unmet}",
         of(counts.relayed),
         counts.relayed_ever,
         counts.bytes,

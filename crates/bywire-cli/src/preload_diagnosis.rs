@@ -23,8 +23,8 @@ const INTERPRETER: u32 = 3;
 
 /// The report about a program that has not loaded the library.
 pub fn tell(program: &str) -> String {
-    let reason = find(program).and_then(|path| of_file(&path));
-    let reason = reason.unwrap_or("it may have ended before that, or sees other files than this command");
+    let reason =
+        of_program(program).unwrap_or("it may have ended before that, or sees other files than this command");
     format!(
         "bywire: the library was never loaded into `{program}`, so its connections, if any, were plain TCP: {reason}\n"
     )
@@ -33,6 +33,11 @@ pub fn tell(program: &str) -> String {
 /// Why the program of this file loads no library; `None`: its file shows no reason.
 pub fn of_file(path: &Path) -> Option<&'static str> {
     reason(path, SCRIPTS_MAX).ok().flatten()
+}
+
+/// Why this program loads no library; `None`: its file shows no reason, or is not found.
+pub fn of_program(program: &str) -> Option<&'static str> {
+    find(program).and_then(|path| of_file(&path))
 }
 
 /// Where the program is, as the shell would find it.

@@ -26,7 +26,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 
 use crate::explain::Account;
-use crate::preload_check;
+use crate::{engine, preload_check, preload_diagnosis};
 
 /// A service without programs ends after this time.
 pub const IDLE: Duration = Duration::from_secs(30);
@@ -65,7 +65,9 @@ options! {
                 "engine",
                 "WHEN",
                 "prefer",
-                "Let an engine of this user relay what is sent in small pieces: off, prefer, or always where it is not carried",
+                "Let an engine of this user carry connections to other machines, and relay what is sent in small pieces \
+                 (prefer), or relay everything that is not carried (always), or nothing (off); or reset every connection with \
+                 a node of the fabric that it cannot carry encrypted from the first byte on (require)",
             )
             .words(|| ENGINE_WORDS.to_vec())
             .reads(|word| match ENGINE_WORDS.contains(&word) {
@@ -81,6 +83,9 @@ options! {
     }
 }
 
+/// The word of [`ENGINE_WORDS`] for programs that send nothing in clear to a node of the fabric.
+const REQUIRE: &str = "require";
+
 /// The program, and the options of its run.
 #[derive(Args, Debug)]
 #[command(
@@ -88,6 +93,7 @@ options! {
 Examples:
   bywire run -- redis-server --port 7000
   bywire run -- redis-benchmark -p 7000
+  bywire run --engine require -- redis-server --bind 10.0.0.1
   bywire run --explain -- curl http://127.0.0.1:8000/
   bywire status",
     after_help = after_help()
@@ -159,14 +165,25 @@ impl RunArgs {
             Some(engine) => launch.variable(ENGINE_VARIABLE, engine),
             None => launch,
         };
+        let [program, arguments @ ..] = &self.program[..] else { bail!("name a program to run") };
+        let word = manner.engine.clone().or_else(|| std::env::var(ENGINE_VARIABLE).ok());
+        let is_required = word.as_deref() == Some(REQUIRE);
         let launch = match preload_check::obstacle(&library) {
-            None => Some(served(launch)?),
+            None if is_required => {
+                if let Some(reason) = preload_diagnosis::of_program(program) {
+                    bail!("`{program}` cannot be held to --engine require: {reason}");
+                }
+                let launch = served(launch, true)?;
+                engine::check_far().context("--engine require needs an engine")?;
+                Some(launch)
+            }
+            None => Some(served(launch, false)?),
+            Some(obstacle) if is_required => bail!("{obstacle}, which --engine require does not allow"),
             Some(obstacle) => {
                 complain("bywire", format!("{obstacle}: everything stays the kernel's"));
                 None
             }
         };
-        let [program, arguments @ ..] = &self.program[..] else { bail!("name a program to run") };
         let mut command = Command::new(program);
         command.args(arguments);
         if let Some(launch) = launch {
@@ -261,15 +278,21 @@ impl ServiceArgs {
 }
 
 /// Uses the machine's service if there is one, and otherwise this user's own, which is started. Without any service,
-/// everything stays the kernel's, and the program still runs.
-fn served(launch: Launch) -> Result<Launch> {
-    let complain = |said: String| complain("bywire", said + ": everything stays the kernel's");
+/// everything stays the kernel's, and the program still runs, unless one is required.
+fn served(launch: Launch, is_required: bool) -> Result<Launch> {
+    let complain = |said: String| match is_required {
+        true => Err(anyhow!(said)),
+        false => {
+            complain("bywire", said + ": everything stays the kernel's");
+            Ok(())
+        }
+    };
     if let Some(socket) = machine_socket()? {
         match status::query(&socket) {
             Ok(_) => return Ok(launch.served_at(socket)),
             // A user who names a service wants no other.
             Err(cause) if std::env::var_os(MACHINE_VARIABLE).is_some() => {
-                complain(Unheard { socket: socket.clone(), cause }.to_string());
+                complain(Unheard { socket: socket.clone(), cause }.to_string())?;
                 return Ok(launch.served_at(socket));
             }
             Err(_) => {}
@@ -277,7 +300,7 @@ fn served(launch: Launch) -> Result<Launch> {
     }
     let command = std::env::current_exe().context("cannot tell where this command is")?;
     if let Err(error) = launch.found_service(&command) {
-        complain(error.to_string());
+        complain(error.to_string())?;
     }
     Ok(launch)
 }

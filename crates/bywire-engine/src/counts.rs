@@ -3,6 +3,8 @@
 /// Counts of an engine, since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
+    /// It carries connections to other machines.
+    pub is_far: bool,
     /// Connections that are relayed now.
     pub relayed: u64,
     /// Connections that have been relayed.
@@ -21,4 +23,6 @@ pub struct Counts {
     pub bytes_sent: u64,
     /// and that they were sent from there.
     pub bytes_received: u64,
+    /// Connections that required to be carried to another machine, and were refused or reset, as they could not be.
+    pub unmet: u64,
 }

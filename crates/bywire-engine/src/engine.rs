@@ -3,7 +3,7 @@
 //! While there is something to do, it looks every 50 µs, so that many small sends become one of the kernel's. Programs
 //! ring its doorbell only when its page says that it sleeps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -64,6 +64,7 @@ const DOORBELL: u64 = u64::MAX - 1;
 const CONTROL: u64 = u64::MAX - 2;
 const STOP: u64 = u64::MAX - 3;
 const FABRIC: u64 = u64::MAX - 4;
+const NODES: u64 = u64::MAX - 5;
 
 /// Why an engine does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +153,9 @@ impl Engine {
         scheduling::take_exact_timers();
         let Links { relays, fabric } = links;
         let links = if relays { link::RELAY } else { 0 } | if fabric.is_some() { link::FABRIC } else { 0 };
-        let pairing = PairingClient::connect(path, links)
+        let no_nodes = HashSet::new();
+        let nodes = fabric.as_ref().map_or(&no_nodes, Fabric::told_nodes);
+        let pairing = PairingClient::connect(path, links, nodes)
             .map_err(|error| EngineError::Service(path.to_owned(), error))?;
         let mut poller = Poller::new()?;
         poller.add(pairing.socket(), SERVICE)?;
@@ -172,6 +175,7 @@ impl Engine {
         poller.add(pairing.doorbell(), DOORBELL)?;
         if let Some(fabric) = &fabric {
             poller.add(fabric, FABRIC)?;
+            poller.add(fabric.nodes(), NODES)?;
         }
         Ok(Self {
             pairing,
@@ -244,6 +248,11 @@ impl Engine {
                         self.progress_quiet(usize::MAX);
                     }
                     FABRIC => {}
+                    NODES => {
+                        if let Some(fabric) = &mut self.fabric {
+                            fabric.tell_nodes(&mut self.pairing);
+                        }
+                    }
                     name => self.on_writable(name),
                 }
                 idle_ticks = 0;
@@ -259,7 +268,8 @@ impl Engine {
         let is_waiting = self.fabric.as_ref().is_some_and(Fabric::is_waiting);
         let timeout = match has_news {
             true => Some(Duration::ZERO),
-            false => is_waiting.then_some(LOOK_AGAIN),
+            false if is_waiting => Some(LOOK_AGAIN),
+            false => self.fabric.as_ref().and_then(Fabric::patience),
         };
         let asleep = clock::cycles();
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
@@ -421,7 +431,10 @@ impl Engine {
 
     fn act(&mut self, told: Told) {
         match told {
-            Told::Take { name, link: link::FABRIC, socket } => self.take_far(name, socket),
+            Told::Take { name, link: link::FABRIC, is_required, socket } => {
+                self.take_far(name, socket, is_required);
+            }
+            Told::Located => self.fabric.iter().for_each(|fabric| fabric.nodes().watch()),
             Told::Take { name, socket, .. } => self.take(name, socket),
             Told::Paired { name, program, doorbell, page, segment } => {
                 let program = match self.programs.get(&program) {
@@ -486,9 +499,11 @@ impl Engine {
     }
 
     /// The program's peer is on another machine, if its address says so.
-    fn take_far(&mut self, name: u64, socket: OwnedFd) {
+    fn take_far(&mut self, name: u64, socket: OwnedFd, is_required: bool) {
         let refused = match &mut self.fabric {
-            Some(fabric) if fabric.count() < CONNECTIONS_MAX => fabric.offer(name, socket, &mut self.pairing),
+            Some(fabric) if fabric.count() < CONNECTIONS_MAX => {
+                fabric.offer(name, socket, is_required, &mut self.pairing)
+            }
             _ => Err(socket),
         };
         if let Err(socket) = refused {
@@ -530,13 +545,15 @@ impl Engine {
         match request {
             Request::Status | Request::Down => {
                 let Some(fabric) = &self.fabric else { return self.counts };
-                let FabricCounts { carried_ever, bytes_sent, bytes_received } = fabric.counts();
+                let FabricCounts { carried_ever, bytes_sent, bytes_received, unmet } = fabric.counts();
                 Counts {
+                    is_far: true,
                     carried: fabric.carried() as u64,
                     streams: fabric.streams() as u64,
                     carried_ever,
                     bytes_sent,
                     bytes_received,
+                    unmet,
                     ..self.counts
                 }
             }

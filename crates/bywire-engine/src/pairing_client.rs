@@ -1,10 +1,13 @@
 //! The engine as a client of the pairing service: how it announces itself, and what the service tells it.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use bywire_pairing::protocol::{DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict};
+use bywire_pairing::protocol::{
+    DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, address_words,
+};
 use bywire_ring::owner;
 use bywire_ring::stream::rest_bytes;
 use bywire_sys::Errno;
@@ -21,8 +24,10 @@ pub enum Told {
     Accepted,
     /// Another engine serves this user.
     Occupied,
-    /// It may serve this connection, under this name.
-    Take { name: u64, link: u8, socket: OwnedFd },
+    /// It may serve this connection, under this name. `is_required`: the program sends nothing otherwise.
+    Take { name: u64, link: u8, is_required: bool, socket: OwnedFd },
+    /// A program has asked whether an address is a node's.
+    Located,
     /// The connection of this name is paired with the program of this number.
     Paired { name: u64, program: u32, doorbell: OwnedFd, page: OwnedFd, segment: Vec<OwnedFd> },
     /// The connection of this name is not paired after all.
@@ -56,12 +61,12 @@ enum Segment {
 }
 
 impl PairingClient {
-    /// Connects to the service at `path`, and offers to serve by these links. The calling thread is the one whose end the
-    /// programs see.
+    /// Connects to the service at `path`, and offers to serve by these links, the machines with these addresses among others.
+    /// The calling thread is the one whose end the programs see.
     ///
     /// # Errors
     /// The error of the kernel: nobody listens there, or there is no memory.
-    pub fn connect(path: &Path, links: u8) -> Result<Self, Errno> {
+    pub fn connect(path: &Path, links: u8, nodes: &HashSet<IpAddr>) -> Result<Self, Errno> {
         let doorbell = Eventfd::new()?;
         doorbell.mark(DOORBELL_MARK)?;
         let (page, page_file) = Mapping::create("bywire-engine", PAGE_BYTES)?;
@@ -70,9 +75,18 @@ impl PairingClient {
         let socket = Socket::connect(path)?;
         let hello = Packet { number: std::process::id(), first: VERSION, ..Packet::new(Kind::Hello, 0) };
         socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;
-        let serve = Packet { code: links, ..Packet::new(Kind::Serve, 0) };
-        socket.send(&serve.encode(), &[])?;
-        Ok(Self { socket, doorbell, life, waiting: VecDeque::new(), rest })
+        let mut client = Self { socket, doorbell, life, waiting: VecDeque::new(), rest };
+        let first = nodes.len() as u64;
+        client.say(Packet { code: links, first, ..Packet::new(Kind::Serve, 0) }, Segment::None);
+        nodes.iter().for_each(|address| client.note_node(*address, true));
+        Ok(client)
+    }
+
+    /// Tells the service that another machine of the fabric has this address, or has it no more.
+    pub fn note_node(&mut self, address: IpAddr, is_there: bool) {
+        let [first, second] = address_words(address);
+        let packet = Packet { code: is_there.into(), first, second, ..Packet::new(Kind::Node, 0) };
+        self.say(packet, Segment::None);
     }
 
     /// The socket, to be polled.
@@ -164,8 +178,10 @@ fn told(packet: &Packet, mut files: Vec<OwnedFd>) -> Told {
     let name = packet.token;
     match (packet.kind, Verdict::of(packet.code)) {
         (Kind::Take, _) if files.len() == 1 => {
-            files.pop().map_or(Told::Nothing, |socket| Told::Take { name, link: packet.code, socket })
+            let (link, is_required) = (packet.code, packet.first != 0);
+            files.pop().map_or(Told::Nothing, |socket| Told::Take { name, link, is_required, socket })
         }
+        (Kind::Located, _) => Told::Located,
         (Kind::Gone, _) => Told::Gone { name },
         (Kind::Answer, Some(Verdict::Waiting)) if name == 0 => Told::Accepted,
         (Kind::Answer, _) if name == 0 => Told::Occupied,

@@ -30,6 +30,8 @@ pub enum CheckedPacket {
         token: u64,
         /// The link that the program wants.
         link: u8,
+        /// The program sends nothing otherwise.
+        is_required: bool,
         /// The connection. Its close may take long.
         connection: OwnedFd,
         /// The kernel's account of it.
@@ -78,7 +80,8 @@ impl CheckedPacket {
             (Kind::Seek, [connection]) => {
                 let identity = identity::identify(connection);
                 let connection = files.pop()?;
-                Some(Self::Seek { token: packet.token, link: packet.code, connection, identity })
+                let (token, is_required) = (packet.token, packet.first != 0);
+                Some(Self::Seek { token, link: packet.code, is_required, connection, identity })
             }
             (Kind::Taken, []) => Some(Self::Taken { token: packet.token, segment: Vec::new() }),
             (Kind::Taken, segment) => {

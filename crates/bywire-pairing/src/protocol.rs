@@ -1,5 +1,7 @@
 //! The packets between programs and the service: all of one size, on a Unix socket.
 
+use std::net::IpAddr;
+
 /// The length of every packet.
 pub const PACKET_BYTES: usize = 40;
 /// The length of a program's page.
@@ -8,7 +10,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// send (`F_SETSIG`), which is never set.
 pub const DOORBELL_MARK: i32 = 63;
 /// In `Hello`: the version of this protocol and of the segments that are exchanged.
-pub const VERSION: u64 = 0x6277_7000_0000_000a;
+pub const VERSION: u64 = 0x6277_7000_0000_000b;
 /// The variable with the path where the service listens.
 pub const SERVICE_VARIABLE: &str = "BYWIRE_SOCKETS_SERVICE";
 /// `0`: the library never spins before it sleeps.
@@ -17,10 +19,10 @@ pub const SPIN_VARIABLE: &str = "BYWIRE_SOCKETS_SPIN";
 pub const IO_URING_VARIABLE: &str = "BYWIRE_SOCKETS_IO_URING";
 /// The number of data-moving calls after which a connection is offered.
 pub const CALLS_VARIABLE: &str = "BYWIRE_SOCKETS_CALLS";
-/// Whether what a program sends may be relayed by an engine: one of [`ENGINE_WORDS`].
+/// Whether an engine may serve a program's connections: one of [`ENGINE_WORDS`].
 pub const ENGINE_VARIABLE: &str = "BYWIRE_SOCKETS_ENGINE";
-/// Never, where it pays, or whatever is sent.
-pub const ENGINE_WORDS: [&str; 3] = ["off", "prefer", "always"];
+/// Never; where it pays; whatever is sent; and nothing goes to a node of the fabric but through an engine.
+pub const ENGINE_WORDS: [&str; 4] = ["off", "prefer", "always", "require"];
 /// The file with the tokens of spinning programs. All programs of one user share it.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file to which the library adds a line for the outcome of each connection.
@@ -95,13 +97,14 @@ kinds! {
     /// The rings of the program have `first` bytes of memory.
     Memory = 15,
     /// The program is an engine, which stands in for ends that are not in this machine's memory: it serves the
-    /// [`link`]s `code` for its user.
+    /// [`link`]s `code` for its user. `first` [`Kind::Node`]s follow.
     Serve = 16,
     /// An engine may serve the offer `token`, which waits, by the [`link`] `code`. It brings the descriptor of the
-    /// connection once more.
+    /// connection once more. `first` is 1 if the program sends nothing otherwise: then an engine that does not serve it is
+    /// answered for by [`Verdict::Refused`].
     Seek = 17,
     /// To an engine: it may serve a connection by the [`link`] `code`, under the name `token`. It brings the descriptor of
-    /// the connection.
+    /// the connection. `first` as in [`Kind::Seek`].
     Take = 18,
     /// The engine's answer to [`Kind::Take`]: it brings the segment that stands for the other end. Without descriptors it
     /// refuses. Both programs get [`Kind::Answer`], in which `second` is the link.
@@ -109,6 +112,32 @@ kinds! {
     /// To an engine: the program of the connection `token` has ended it, or has ended itself. It may be one that the engine has
     /// not answered for yet. The engine says it as well, so that the service knows how many it has heard. [`Kind::End`] follows once the kernel has the last bytes.
     Gone = 20,
+    /// From an engine: another machine of the fabric has an address, or has it no more if `code` is 0. `first` and `second` are
+    /// its bytes, as [`address_words`] has them.
+    Node = 21,
+    /// Does a machine of the fabric have this address? `first` and `second` as in [`Kind::Node`].
+    Locate = 22,
+    /// The answer to [`Kind::Locate`]: `token` as in the question, `code` is a [`place`]. To an engine: somebody has asked.
+    Located = 23,
+}
+
+/// Where an address is, as far as a user's engine knows.
+pub mod place {
+    /// On no machine of the fabric but this one.
+    pub const ELSEWHERE: u8 = 0;
+    /// On another machine of the fabric.
+    pub const NODE: u8 = 1;
+    /// No engine serves connections with other machines for this user, or it does not know its nodes yet.
+    pub const UNKNOWN: u8 = 2;
+}
+
+/// An address in two words, one of IPv4 as IPv6 maps it.
+pub fn address_words(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
 }
 
 /// Links: the things that an engine does with the bytes of a connection, as bits of one number.
@@ -205,12 +234,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_address_of_ipv4_and_its_mapped_form_are_the_same_words() {
+        let words = |text: &str| address_words(text.parse().unwrap());
+        assert_eq!(words("10.0.0.1"), words("::ffff:10.0.0.1"));
+        assert_eq!(words("fd00::1"), [0xfd00 << 48, 1]);
+    }
+
+    #[test]
     fn packets_are_decoded_as_encoded_and_invalid_bytes_are_refused() {
         let packet =
             Packet { kind: Kind::Answer, code: 1, number: 7, token: u64::MAX, first: 2, second: 1 << 40 };
         assert_eq!(Packet::decode(&packet.encode()), Some(packet));
         assert_eq!(Packet::decode(&packet.encode()[1..]), None);
         assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
-        assert_eq!(Packet::decode(&[21; PACKET_BYTES]), None);
+        assert_eq!(Packet::decode(&[24; PACKET_BYTES]), None);
     }
 }

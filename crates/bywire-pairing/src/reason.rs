@@ -50,6 +50,7 @@ reasons! {
     Unshared = "a thread has a table of descriptors of its own, and everything is the kernel's from then on (once for each program)",
     Inline = "the program calls the kernel by itself for some of its calls, and all of its connections are the kernel's (once for each program)",
     Ancillary = "descriptors or credentials come with its bytes",
+    Required = "it had to be carried to another machine of the fabric, and was refused as it could not be",
 }
 
 impl Reason {

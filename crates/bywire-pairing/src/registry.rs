@@ -143,8 +143,11 @@ pub fn change<T>(shared: &Shared, change: impl FnOnce(&mut Registry) -> T) -> T 
 /// may start threads. A connection that is passed on to an engine is closed here, under a bound. `false`: the program
 /// broke a rule, or cannot be reached.
 pub fn hear(shared: &Shared, tag: u64, packet: CheckedPacket, interrupter: &Interrupter) -> bool {
-    if let CheckedPacket::Seek { token, link, connection, identity } = packet {
-        let is_well = change(shared, |registry| registry.seek(tag, token, link, &identity, &connection));
+    if let CheckedPacket::Seek { token, link, is_required, connection, identity } = packet {
+        let is_well = change(shared, |registry| {
+            let is_asked = registry.seek(tag, token, [link, is_required.into()], &identity, &connection);
+            is_asked || !is_required || registry.verdict(tag, token, Verdict::Refused)
+        });
         interrupter.bound(|| drop(connection));
         return is_well;
     }
@@ -272,7 +275,9 @@ impl Registry {
                 let links = self.engines.links(user);
                 self.tell(tag, Packet { code: links, ..Packet::new(Kind::Go, packet.token) }, &[])
             }
-            Kind::Serve => self.serve(tag, packet.code),
+            Kind::Serve => self.serve(tag, packet.code, packet.first),
+            Kind::Node => self.engines.note_node(tag, [packet.first, packet.second], packet.code != 0),
+            Kind::Locate => self.locate(tag, &packet),
             Kind::Gone => {
                 self.tell_ends(tag);
                 true

@@ -113,6 +113,7 @@ enum IncomingPhase {
 pub struct Offered {
     socket: OwnedFd,
     own: Mapping,
+    is_required: bool,
 }
 
 impl AsFd for Offered {
@@ -122,17 +123,17 @@ impl AsFd for Offered {
 }
 
 impl Offered {
-    /// Makes the memory. Returns it with its files for the program.
+    /// Makes the memory. Returns it with its files for the program. `is_required`: no byte may go through the kernel.
     ///
     /// # Errors
     /// The socket, and the error of the kernel: no memory or no descriptors.
-    pub fn new(socket: OwnedFd) -> Result<(Self, [OwnedFd; 2]), (OwnedFd, Errno)> {
+    pub fn new(socket: OwnedFd, is_required: bool) -> Result<(Self, [OwnedFd; 2]), (OwnedFd, Errno)> {
         let (own, files) = match Mapping::create_in_two("bywire-engine", [head_bytes(), rest_bytes()]) {
             Ok(made) => made,
             Err(error) => return Err((socket, error)),
         };
         STREAM.found(&Mapped::new(&own));
-        Ok((Self { socket, own }, files))
+        Ok((Self { socket, own, is_required }, files))
     }
 
     /// It is not served after all.
@@ -146,7 +147,7 @@ impl Offered {
     /// This value, if the files are no segment.
     pub fn paired(self, program: Rc<Program>, segment: &[OwnedFd]) -> Result<FarConnection, Self> {
         let Ok(remote) = accept_segment(segment) else { return Err(self) };
-        let Self { socket, own } = self;
+        let Self { socket, own, is_required } = self;
         let incoming = Incoming { backed: first_bytes(), ..Incoming::default() };
         let outgoing = Outgoing::default();
         Ok(FarConnection {
@@ -159,6 +160,7 @@ impl Offered {
             incoming,
             has_gone: false,
             is_shut: false,
+            is_required,
             news: None,
         })
     }
@@ -177,6 +179,8 @@ pub struct FarConnection {
     has_gone: bool,
     /// The kernel was told the end of the program's direction.
     is_shut: bool,
+    /// No byte may go through the kernel.
+    is_required: bool,
     /// Something that the program was not woken for.
     news: Option<News>,
 }
@@ -324,6 +328,7 @@ impl FarConnection {
         let tail = head + STREAM.available(&own, &remote)? as u64;
         let is_returning = self.outgoing.phase == OutgoingPhase::Returning;
         let end = match route {
+            Route::Back(_) if self.is_required => return Err(Broken),
             Route::Back(until) if !(head..=tail).contains(&until) => return Err(Broken),
             Route::Back(until) if until < self.outgoing.queued && !is_returning => return Err(Broken),
             Route::Back(until) => until,
@@ -373,6 +378,9 @@ impl FarConnection {
     /// # Errors
     /// [`Broken`].
     pub fn back_asked(&mut self, offset: u64) -> Result<(), Broken> {
+        if self.is_required {
+            return Err(Broken);
+        }
         match self.outgoing.phase {
             // This engine cannot give the kernel the bytes that were left to send.
             OutgoingPhase::Half => return Err(Broken),
@@ -451,6 +459,9 @@ impl FarConnection {
             return if offset == 0 { Ok(()) } else { Err(Broken) };
         }
         let position = offset.checked_sub(self.incoming.cut).ok_or(Broken)?;
+        if self.is_required {
+            return Err(Broken);
+        }
         if self.incoming.has_asked && position > self.taken()?.0 {
             return Err(Broken);
         }
@@ -625,12 +636,13 @@ impl FarConnection {
         deferred::close_socket(self.socket);
     }
 
-    /// The stream is lost. The connection goes on if no byte of it has left the kernel. Otherwise it is reset.
+    /// The stream is lost. The connection goes on if no byte of it has left the kernel, and none must. Otherwise it is reset.
     pub fn lose(mut self) {
         let words = Mapped::new(&self.own);
         // From here on the program does not leave the kernel.
         STREAM.raise(&words, ASKS_BACK);
-        let has_left = self.incoming.phase != IncomingPhase::Kernel
+        let has_left = self.is_required
+            || self.incoming.phase != IncomingPhase::Kernel
             || self.outgoing.cut > 0
             || !matches!(STREAM.route(&Mapped::new(&self.remote)), Ok(Route::Kernel));
         if has_left {

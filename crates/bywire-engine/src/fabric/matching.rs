@@ -15,6 +15,9 @@
 //! ```
 //!
 //! If both ask at the same time for a stream, that of the node whose name comes first is the one.
+//!
+//! A program that *requires* its connection to be carried waits for that before its first byte, and gets memory at once. So the
+//! two engines agree without any further call of the two programs.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -135,14 +138,19 @@ impl Matching {
         self.own_node = own_node;
     }
 
-    /// A program has offered its end of a connection with that node. `None`: it has offered it before.
-    pub fn offered(&mut self, name: u64, ends: Ends, node: &str) -> Option<Action> {
+    /// A program has offered its end of a connection with that node, and may require that it is carried. `None`: it has offered
+    /// it before.
+    pub fn offered(&mut self, name: u64, ends: Ends, node: &str, is_required: bool) -> Option<Action> {
         if self.by_ends.contains_key(&ends) {
             return None;
         }
+        let (phase, action) = match is_required {
+            true => (Phase::Pairing, Action::Pair(name)),
+            false => (Phase::Alone, Action::Ask(name, Question::Known)),
+        };
         self.by_ends.insert(ends, name);
-        self.by_name.insert(name, Offer { ends, node: node.to_owned(), phase: Phase::Alone });
-        Some(Action::Ask(name, Question::Known))
+        self.by_name.insert(name, Offer { ends, node: node.to_owned(), phase });
+        Some(action)
     }
 
     /// The end that has these addresses.
@@ -159,7 +167,8 @@ impl Matching {
             .and_then(|name| Some((name, self.by_name.get_mut(&name).filter(|offer| offer.node == node)?)));
         let Some((name, offer)) = found else { return (Answer::Refuse(Refusal::Unknown), None) };
         match (question, offer.phase) {
-            (Question::Known, Phase::Alone) => {
+            // The other program may be ready already.
+            (_, Phase::Alone) => {
                 offer.phase = Phase::Pairing;
                 (Answer::Refuse(Refusal::Busy), Some(Action::Pair(name)))
             }
@@ -271,6 +280,7 @@ mod tests {
         engines: [Matching; 2],
         questions: [VecDeque<Question>; 2],
         answers: [VecDeque<(Question, Answer)>; 2],
+        is_required: [bool; 2],
         is_offered: [bool; 2],
         is_paired: [bool; 2],
         is_prepared: [bool; 2],
@@ -299,7 +309,8 @@ mod tests {
             match kind {
                 0 if !self.is_offered[at] => {
                     self.is_offered[at] = true;
-                    let action = self.engines[at].offered(7, Self::ends_of(at), ["b", "a"][at]);
+                    let action =
+                        self.engines[at].offered(7, Self::ends_of(at), ["b", "a"][at], self.is_required[at]);
                     self.act(at, action);
                 }
                 1 if self.is_paired[at] && !self.is_prepared[at] => {
@@ -344,20 +355,25 @@ mod tests {
             (state >> 33) as usize % limit
         };
         for round in 0..20_000 {
-            let mut pair = Pair { engines: ["a", "b"].map(on), ..Pair::default() };
+            let is_required = [draw(2) == 0, draw(2) == 0];
+            let mut pair = Pair { engines: ["a", "b"].map(on), is_required, ..Pair::default() };
             let mut idle = 0;
             while idle < 400 {
                 idle = if pair.step(draw(2), draw(4)) { 0 } else { idle + 1 };
             }
             let [first, second] = pair.carried_by;
-            assert!(first.is_some() && first == second, "round {round}: {:?}", pair.carried_by);
+            assert!(
+                first.is_some() && first == second,
+                "round {round}, {is_required:?}: {:?}",
+                pair.carried_by
+            );
         }
     }
 
     #[test]
     fn a_node_learns_nothing_of_connections_with_others() {
         let mut engine = on("b");
-        assert!(engine.offered(7, ends().mirrored(), "a").is_some());
+        assert!(engine.offered(7, ends().mirrored(), "a", false).is_some());
         for question in [Question::Known, Question::Carry] {
             let answer = engine.asked("c", ends(), question);
             assert_eq!(answer, (Answer::Refuse(Refusal::Unknown), None));

@@ -8,8 +8,8 @@ mod link;
 mod matching;
 mod nodes;
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ use crate::pairing_client::PairingClient;
 const EVENTS_AT_ONCE: usize = 256;
 /// An engine that was not there is not called again for this time.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
+/// How long a program's connection that requires it waits for the other end. It is reset then.
+const REQUIRED_WAIT: Duration = Duration::from_secs(5);
 /// Engines that may be connected.
 const PEERS_MAX: usize = 2048;
 
@@ -59,11 +61,15 @@ pub struct Fabric {
     /// The link by which each node is asked, or when its engine was found absent.
     by_node: HashMap<String, Result<Peer, Instant>>,
     matching: Matching,
-    /// Ends that programs have offered, and that are not paired.
-    offers: HashMap<u64, OwnedFd>,
+    /// Ends that programs have offered, and that are not paired. `true`: it is required that they are carried.
+    offers: HashMap<u64, (OwnedFd, bool)>,
     /// Memory that programs were offered.
     pairing: HashMap<u64, Offered>,
     connections: HashMap<u64, Entry>,
+    /// Connections that require to be carried, by the times when they have waited long enough. The first is due first.
+    required: VecDeque<(Instant, u64)>,
+    /// The addresses of other nodes that the pairing service knows.
+    told_nodes: HashSet<IpAddr>,
     /// The message in the making.
     buffer: Vec<u8>,
     counts: FabricCounts,
@@ -78,6 +84,8 @@ pub struct FabricCounts {
     pub bytes_sent: u64,
     /// Bytes that programs were sent.
     pub bytes_received: u64,
+    /// Connections that required to be carried, and could not be.
+    pub unmet: u64,
 }
 
 #[derive(Debug)]
@@ -127,12 +135,14 @@ impl Fabric {
             user,
             namespace,
             matching: Matching::default(),
+            told_nodes: nodes.others(),
             nodes,
             links: HashMap::new(),
             by_node: HashMap::new(),
             offers: HashMap::new(),
             pairing: HashMap::new(),
             connections: HashMap::new(),
+            required: VecDeque::new(),
             buffer: vec![0; MESSAGE_BYTES],
             counts: FabricCounts::default(),
         })
@@ -151,6 +161,29 @@ impl Fabric {
     /// Returns whether a program has to be looked at again soon, as it was in a call just now.
     pub fn is_waiting(&self) -> bool {
         self.connections.values().any(|entry| entry.connection.is_about_to_read())
+    }
+
+    /// The time until a connection has waited long enough, if there is one.
+    pub fn patience(&self) -> Option<Duration> {
+        self.required.front().map(|(due, _)| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// The addresses of other nodes that the pairing service knows.
+    pub fn told_nodes(&self) -> &HashSet<IpAddr> {
+        &self.told_nodes
+    }
+
+    /// Its descriptor can be read when the nodes may have changed.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Tells the pairing service of nodes that have come and gone.
+    pub fn tell_nodes(&mut self, pairing: &mut PairingClient) {
+        let found = self.nodes.others();
+        found.difference(&self.told_nodes).for_each(|address| pairing.note_node(*address, true));
+        self.told_nodes.difference(&found).for_each(|address| pairing.note_node(*address, false));
+        self.told_nodes = found;
     }
 
     /// The number of connections that streams carry now.
@@ -173,8 +206,31 @@ impl Fabric {
         !self.connections.values().any(|entry| entry.has_news()) && self.port.arm()
     }
 
-    /// A program has offered its end of a connection. `Err`: the other end is on no node of the fabric.
-    pub fn offer(&mut self, name: u64, socket: OwnedFd, pairing: &mut PairingClient) -> Result<(), OwnedFd> {
+    /// A program has offered its end of a connection, and may require that it is carried. `Err`: the other end is on no node of
+    /// the fabric.
+    pub fn offer(
+        &mut self,
+        name: u64,
+        socket: OwnedFd,
+        is_required: bool,
+        pairing: &mut PairingClient,
+    ) -> Result<(), OwnedFd> {
+        let offered = self.consider(name, socket, is_required, pairing);
+        match &offered {
+            Ok(()) if is_required => self.required.push_back((Instant::now() + REQUIRED_WAIT, name)),
+            Err(_) if is_required => self.counts.unmet += 1,
+            _ => {}
+        }
+        offered
+    }
+
+    fn consider(
+        &mut self,
+        name: u64,
+        socket: OwnedFd,
+        is_required: bool,
+        pairing: &mut PairingClient,
+    ) -> Result<(), OwnedFd> {
         let Ok(identity) = tcp::identify(&socket) else { return Err(socket) };
         // These addresses may name other machines in another network namespace.
         if identity.namespace != self.namespace {
@@ -187,10 +243,27 @@ impl Fabric {
         }
         let ends = Ends { local: canonical(identity.local), remote: canonical(identity.remote) };
         self.end_stale(ends, pairing);
-        let Some(action) = self.matching.offered(name, ends, &node) else { return Err(socket) };
-        self.offers.insert(name, socket);
+        let Some(action) = self.matching.offered(name, ends, &node, is_required) else { return Err(socket) };
+        self.offers.insert(name, (socket, is_required));
         self.act(action, pairing);
         Ok(())
+    }
+
+    /// Resets connections that require to be carried, and have waited for the other end for long enough.
+    fn end_unmet(&mut self, pairing: &mut PairingClient) -> bool {
+        let mut has_ended = false;
+        while let Some((due, name)) = self.required.front().copied()
+            && due <= Instant::now()
+        {
+            self.required.pop_front();
+            let is_carried = self.connections.get(&name).is_some_and(|entry| entry.stream.is_some());
+            if !is_carried && self.has(name) {
+                self.counts.unmet += 1;
+                self.lose(name, pairing);
+                has_ended = true;
+            }
+        }
+        has_ended
     }
 
     /// Forgets an end with these addresses that is not carried and has ended in the kernel, as the addresses are used anew.
@@ -198,7 +271,7 @@ impl Fabric {
         let Some(name) = self.matching.name_of(ends) else { return };
         let is_ended =
             |socket: BorrowedFd<'_>| !tcp::identify(&socket).is_ok_and(|found| found.is_established);
-        if self.offers.get(&name).is_some_and(|socket| is_ended(socket.as_fd())) {
+        if self.offers.get(&name).is_some_and(|(socket, _)| is_ended(socket.as_fd())) {
             self.refuse(name, pairing);
         } else if self.pairing.get(&name).is_some_and(|offered| is_ended(offered.as_fd()))
             || self
@@ -252,7 +325,7 @@ impl Fabric {
     pub fn refused(&mut self, name: u64) {
         self.matching.end(name);
         self.forget_questions(name);
-        self.offers.remove(&name).into_iter().for_each(deferred::close_socket);
+        self.offers.remove(&name).into_iter().for_each(|(socket, _)| deferred::close_socket(socket));
         self.pairing.remove(&name).into_iter().for_each(Offered::release);
     }
 
@@ -279,6 +352,7 @@ impl Fabric {
             next = if count < EVENTS_AT_ONCE { self.port.poll_arrived() } else { None };
         }
         has_moved |= self.progress_connections(pairing);
+        has_moved |= !self.required.is_empty() && self.end_unmet(pairing);
         has_moved |= self.transmit(pairing);
         if !has_moved {
             self.links.values_mut().for_each(|link| link.streams.flush());
@@ -458,8 +532,8 @@ impl Fabric {
                 }
             }
             Action::Pair(name) => {
-                let Some(socket) = self.offers.remove(&name) else { return };
-                match Offered::new(socket) {
+                let Some((socket, is_required)) = self.offers.remove(&name) else { return };
+                match Offered::new(socket, is_required) {
                     Ok((offered, files)) => {
                         self.pairing.insert(name, offered);
                         pairing.offer_both(name, files);
@@ -579,7 +653,7 @@ impl Fabric {
         let names: Vec<u64> = self.connections.keys().copied().collect();
         names.into_iter().for_each(|name| self.lose(name, pairing));
         self.pairing.drain().for_each(|(_, offered)| offered.release());
-        self.offers.drain().for_each(|(_, socket)| deferred::close_socket(socket));
+        self.offers.drain().for_each(|(_, (socket, _))| deferred::close_socket(socket));
     }
 }
 

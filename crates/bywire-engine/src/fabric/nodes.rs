@@ -1,27 +1,41 @@
 //! Which node of the fabric has an address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc::{self, SyncSender};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywire_node::client;
+use bywire_sys::wake::Eventfd;
 use bywire_wire::service::status::{Node, State};
 
 /// How often the service is asked at most. A node that was just added is unknown for so long.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How often it is asked for the sake of programs that require to know.
+const WATCH: Duration = Duration::from_secs(5);
 
 /// The nodes of the fabric, as this machine's service knows them.
 #[derive(Debug)]
 pub struct Nodes {
-    known: Arc<Mutex<Known>>,
+    shared: Arc<Shared>,
     /// Makes a thread ask the service, which may take long.
     ask: SyncSender<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
+struct Shared {
+    known: Mutex<Known>,
+    /// Signalled when something else is known than before.
+    changed: Eventfd,
+    /// The service is asked again and again.
+    is_watched: AtomicBool,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Known {
     own: Option<String>,
     by_address: HashMap<IpAddr, String>,
@@ -31,28 +45,46 @@ impl Nodes {
     /// Asks the service, and is ready to ask it again.
     ///
     /// # Errors
-    /// The error of the kernel, which has no thread.
+    /// The error of the kernel, which has no thread or no descriptor.
     pub fn find() -> io::Result<Self> {
-        let known = Arc::new(Mutex::new(Known::ask().unwrap_or_default()));
+        let shared = Arc::new(Shared {
+            known: Mutex::new(Known::ask().unwrap_or_default()),
+            changed: Eventfd::new()?,
+            is_watched: AtomicBool::new(false),
+        });
         let (ask, asked) = mpsc::sync_channel::<()>(1);
-        let shared = Arc::clone(&known);
+        let asking = Arc::clone(&shared);
         let look = move || {
-            while asked.recv().is_ok() {
+            // Relaxed, here and in `watch`: a flag of its own, and a question follows it.
+            let pause = || if asking.is_watched.load(Ordering::Relaxed) { WATCH } else { Duration::MAX };
+            while asked.recv_timeout(pause()) != Err(RecvTimeoutError::Disconnected) {
                 let began = Instant::now();
-                // A service that is away for a moment does not change which nodes there are.
-                if let Some(found) = Known::ask() {
-                    *lock(&shared) = found;
-                }
+                asking.ask();
                 std::thread::sleep(PAUSE.saturating_sub(began.elapsed()));
             }
         };
         std::thread::Builder::new().name("nodes".to_owned()).spawn(look)?;
-        Ok(Self { known, ask })
+        Ok(Self { shared, ask })
+    }
+
+    /// From here on a node that is added or removed is noticed by itself.
+    pub fn watch(&self) {
+        if !self.shared.is_watched.swap(true, Ordering::Relaxed) {
+            let _is_asking = self.ask.try_send(());
+        }
+    }
+
+    /// The addresses of the other nodes. Its descriptor can be read once they may have changed since.
+    pub fn others(&self) -> HashSet<IpAddr> {
+        self.shared.changed.drain();
+        let known = lock(&self.shared.known);
+        let others = known.by_address.iter().filter(|(_, node)| Some(*node) != known.own.as_ref());
+        others.map(|(address, _)| *address).collect()
     }
 
     /// The name of this machine's node, if its service was seen.
     pub fn own(&self) -> Option<String> {
-        lock(&self.known).own.clone()
+        lock(&self.shared.known).own.clone()
     }
 
     /// The node with this address, which is not this machine's. One that is not known may be known at the next question.
@@ -60,11 +92,29 @@ impl Nodes {
         if address.is_loopback() {
             return None;
         }
-        let known = lock(&self.known);
+        let known = lock(&self.shared.known);
         let found = known.by_address.get(&address);
         // The fabric file may have changed.
         let _is_asking = self.ask.try_send(());
         found.filter(|node| Some(*node) != known.own.as_ref()).cloned()
+    }
+}
+
+impl AsFd for Nodes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.changed.as_fd()
+    }
+}
+
+impl Shared {
+    fn ask(&self) {
+        // A service that is away for a moment does not change which nodes there are.
+        let Some(found) = Known::ask() else { return };
+        let mut known = lock(&self.known);
+        if *known != found {
+            *known = found;
+            self.changed.signal();
+        }
     }
 }
 

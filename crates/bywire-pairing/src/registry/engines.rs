@@ -4,7 +4,12 @@
 //! segment. From then on the two programs are a pair like any other. The engine hears of the end of the other program
 //! from the service, because the connection's descriptor that it holds keeps the kernel from telling anybody.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::protocol::{link, place};
+
+/// Addresses that an engine may name.
+const NODES_MAX: u64 = 1 << 16;
 
 /// All engines, and what they serve or were asked to serve.
 #[derive(Debug, Default)]
@@ -18,6 +23,16 @@ pub struct Engines {
     ended: HashMap<u64, VecDeque<u64>>,
     /// Ends of programs that an engine serves: the engine, and its name for the connection.
     pub served: HashMap<(u64, u64), (u64, u64)>,
+    /// The machines that each engine has named.
+    nodes: HashMap<u64, Nodes>,
+}
+
+/// The addresses of the fabric's other machines.
+#[derive(Debug, Default)]
+struct Nodes {
+    addresses: HashSet<[u64; 2]>,
+    /// The number of those that are still to be named.
+    to_come: u64,
 }
 
 /// A program that serves its user as an engine.
@@ -40,12 +55,44 @@ pub struct Take {
     pub token: u64,
     /// and the link.
     pub link: u8,
+    /// The program waits for the answer, whatever it is.
+    pub is_required: bool,
 }
 
 impl Engines {
     /// The links that this user's programs may seek.
     pub fn links(&self, user: u32) -> u8 {
         self.by_user.get(&user).map_or(0, |engine| engine.links)
+    }
+
+    /// An engine is going to name this many machines.
+    pub fn expect_nodes(&mut self, engine: u64, to_come: u64) {
+        self.nodes.insert(engine, Nodes { to_come, ..Nodes::default() });
+    }
+
+    /// An engine names the address of a machine, or takes one back. `false`: it is none, or names too many.
+    pub fn note_node(&mut self, engine: u64, address: [u64; 2], is_there: bool) -> bool {
+        let Some(nodes) = self.nodes.get_mut(&engine) else { return false };
+        nodes.to_come = nodes.to_come.saturating_sub(1);
+        match is_there {
+            true => nodes.addresses.insert(address),
+            false => nodes.addresses.remove(&address),
+        };
+        nodes.addresses.len() as u64 <= NODES_MAX
+    }
+
+    /// The [`place`] of an address for a user's programs, and the engine that knows it.
+    pub fn locate(&self, user: u32, address: [u64; 2]) -> (Option<u64>, u8) {
+        let Some(engine) = self.by_user.get(&user).filter(|engine| engine.links & link::FABRIC != 0) else {
+            return (None, place::UNKNOWN);
+        };
+        let known = self.nodes.get(&engine.tag).filter(|nodes| nodes.to_come == 0);
+        let place = match known {
+            None => place::UNKNOWN,
+            Some(nodes) if nodes.addresses.contains(&address) => place::NODE,
+            Some(_) => place::ELSEWHERE,
+        };
+        (Some(engine.tag), place)
     }
 
     /// Forgets a program, as an engine and as one that is served.
@@ -59,6 +106,7 @@ impl Engines {
         self.asked.retain(|_, name| self.takes.contains_key(name));
         self.served.retain(|_, (engine, _)| *engine != tag);
         self.ended.remove(&tag);
+        self.nodes.remove(&tag);
     }
 
     /// This end of a program is over. Returns the engine that serves it or was asked to, which is to be told: it has the

@@ -5,9 +5,10 @@ use bywire_sys::memory::Mapping;
 use bywire_sys::socket::Received;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::engines::Engine;
 use super::*;
 use crate::identity::Name;
-use crate::protocol::{PACKET_BYTES, link};
+use crate::protocol::{PACKET_BYTES, link, place};
 
 /// Has the writing end of this pipe been closed?
 fn is_closed(reader: &OwnedFd) -> bool {
@@ -398,8 +399,10 @@ impl Served {
 
     fn seek(&mut self, token: u64, link: u8, cookie: u64) -> Vec<(Kind, u8, u64, usize)> {
         let identity = Ok(Identity { cookie, ..self.identity });
-        assert!(self.registry.seek(self.program.0, token, link, &identity, &self.connection));
-        told(&self.engine.1)
+        let is_asked = self.registry.seek(self.program.0, token, [link, 0], &identity, &self.connection);
+        let asked = told(&self.engine.1);
+        assert_eq!(is_asked, !asked.is_empty());
+        asked
     }
 
     /// The name of the request that the engine gets.
@@ -428,6 +431,46 @@ fn an_engine_is_asked_once_for_a_connection_that_waits_and_for_no_other() {
     assert!(served.registry.answer(served.engine.0, refusal, Space::Own(0)));
     assert_eq!(told(&served.program.1), [], "it goes on waiting");
     assert_ne!(served.sought(), name);
+}
+
+#[test]
+fn a_program_that_requires_an_engine_hears_of_a_refusal() {
+    let mut served = Served::new();
+    let identity = Ok(served.identity);
+    let (program, link) = (served.program.0, [Served::LINK, 1]);
+    assert!(served.registry.seek(program, 1, link, &identity, &served.connection));
+    let asked = told(&served.engine.1);
+    let [(Kind::Take, _, name, 1)] = asked[..] else { panic!("{asked:?}") };
+    let refusal = CheckedPacket::Taken { token: name, segment: Vec::new() };
+    assert!(served.registry.answer(served.engine.0, refusal, Space::Own(0)));
+    assert_eq!(told(&served.program.1), [(Kind::Answer, Verdict::Refused as u8, 1, 0)]);
+}
+
+#[test]
+fn an_address_is_a_nodes_once_the_engine_has_named_all_of_its_nodes() {
+    let mut served = Served::new();
+    let (program, engine) = (served.program.0, served.engine.0);
+    let place_of = |registry: &mut Registry, address: [u64; 2]| {
+        let [first, second] = address;
+        let question = Packet { first, second, ..Packet::new(Kind::Locate, 5) };
+        assert!(registry.answer(program, CheckedPacket::Other(question), Space::Own(0)));
+        let [(Kind::Located, place, 5, 0)] = told(&served.program.1)[..] else { panic!("no answer") };
+        place
+    };
+    assert_eq!(place_of(&mut served.registry, [0, 1]), place::UNKNOWN, "it only relays");
+    served.registry.engines.by_user.insert(Served::USER, Engine { tag: engine, links: link::FABRIC });
+    served.registry.engines.expect_nodes(engine, 2);
+    let node = |second, code| CheckedPacket::Other(Packet { code, second, ..Packet::new(Kind::Node, 0) });
+    for second in [1, 2] {
+        assert_eq!(place_of(&mut served.registry, [0, 9]), place::UNKNOWN);
+        assert!(served.registry.answer(engine, node(second, 1), Space::Own(0)));
+    }
+    assert_eq!([1, 2, 9].map(|second| place_of(&mut served.registry, [0, second])), [1, 1, 0]);
+    assert!(served.registry.answer(engine, node(2, 0), Space::Own(0)));
+    assert_eq!([1, 2].map(|second| place_of(&mut served.registry, [0, second])), [1, 0]);
+    assert!(!served.registry.answer(program, node(3, 1), Space::Own(0)), "no engine");
+    served.registry.dismiss(engine);
+    assert_eq!(place_of(&mut served.registry, [0, 1]), place::UNKNOWN);
 }
 
 #[test]

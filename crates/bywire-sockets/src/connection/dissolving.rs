@@ -29,7 +29,7 @@ pub fn after_dissolving(fd: i32) {
     errno::keep(|| {
         let Some(socket) = sockets::socket(fd) else { return };
         // Acquire: pairs with the stores of the stage in `offer`. What was mapped comes before.
-        if socket.shared.stage.load(Ordering::Acquire) == stage::PLAIN {
+        if matches!(socket.shared.stage.load(Ordering::Acquire), stage::PLAIN | stage::HELD) {
             count_end(&socket);
             return forget(&socket);
         }

@@ -96,6 +96,9 @@ impl Connection {
 
     /// Ends this side's ring, and asks the other end to end its own. It does not wait.
     pub fn begin_back(&self, reason: Reason) {
+        if self.refuse_kernel() {
+            return;
+        }
         self.stay(reason);
         {
             // Nobody takes any more bytes out of the peer's ring.
@@ -111,6 +114,9 @@ impl Connection {
 
     /// Waits for what [`Self::begin_back`] has asked for.
     fn finish_back(&self, end_ns: u64) {
+        if self.is_required() {
+            return;
+        }
         let is_back = loop {
             self.serve();
             if let Some(is_back) = self.is_back() {

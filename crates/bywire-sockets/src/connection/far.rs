@@ -12,11 +12,12 @@
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::protocol::link;
+use bywire_pairing::reason::Reason;
 use bywire_ring::stream::{ASKS_BACK, HALF, Route};
 
 use crate::connection::owed;
 use crate::connection::sockets::{Connection, STREAM, Socket};
-use crate::memory::arena::FAILED;
+use crate::memory::arena::{FAILED, HUNG_UP};
 use crate::os::kernel;
 
 /// The time from one check of the engine to the next, while nothing waits for it.
@@ -37,6 +38,38 @@ impl Socket {
 }
 
 impl Connection {
+    /// Returns whether no byte of it may go through the kernel.
+    #[inline(always)]
+    pub fn is_required(&self) -> bool {
+        self.shared.is_required.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns whether what this end sends now finds a way that does not lead through the kernel, or an error.
+    pub fn has_way(&self) -> bool {
+        STREAM.peer_is_prepared(&self.remote) || self.has_no_way()
+    }
+
+    /// Returns whether there will never be such a way.
+    pub fn has_no_way(&self) -> bool {
+        self.is_broken()
+            || self.is_lost()
+            || self.has_no_engine()
+            || self.shared.never.load(Ordering::Relaxed) != 0
+            || self.shared.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0
+    }
+
+    /// Ends a connection that can only go on through the kernel, and must not. Returns whether it is such a one.
+    pub fn refuse_kernel(&self) -> bool {
+        if !self.is_required() {
+            return false;
+        }
+        if !self.is_broken() {
+            self.stay(Reason::Required);
+            self.reset();
+        }
+        true
+    }
+
     /// Returns whether an engine moves what this end sends, or its program's peer sends through the engine.
     pub fn is_in_engine(&self) -> bool {
         self.sends_by_engine()
@@ -95,7 +128,7 @@ impl Connection {
             return None;
         }
         if self.has_no_engine() {
-            if self.needs_engine() {
+            if self.needs_engine() || self.is_required() {
                 self.reset();
             }
             return None;
@@ -109,8 +142,12 @@ impl Connection {
         // SeqCst: pairs with the additions of calls that have left. The next steps check that all have left, and that the
         // kernel's count agrees.
         let sent = self.shared.sent.load(Ordering::SeqCst);
-        let agrees =
-            || self.byte_counts().is_some_and(|account| account.is_established && account.given == sent);
+        // A peer may have finished before it has sent anything.
+        let agrees = || {
+            self.byte_counts().is_some_and(|account| {
+                (account.is_established || self.is_required()) && account.given == sent
+            })
+        };
         if self.shared.kernel_writers.load(Ordering::SeqCst) != 0 || !agrees() {
             return false;
         }

@@ -68,10 +68,7 @@ impl Connection {
             errno::keep(|| unsafe { real::shutdown(self.fd, libc::SHUT_RDWR) });
             return self.tell(News::Route);
         }
-        kernel::linger(self.fd, Some(0));
-        let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
-        // SAFETY: a live address; AF_UNSPEC resets a TCP connection and leaves the descriptor.
-        errno::keep(|| unsafe { real::connect(self.fd, &raw const nobody, size_of_val(&nobody) as u32) });
+        kernel::break_off(self.fd);
         self.tell(News::Route);
     }
 

@@ -90,7 +90,7 @@ impl Connection {
         let Some(_own) = own_call::begin() else { return };
         let is_asked = STREAM.flags(&self.remote) & ASKS_BACK != 0;
         let is_in_ring = || matches!(STREAM.route(&self.own), Ok(Route::Ring | Route::Ending));
-        if !(self.owes() || is_asked && is_in_ring()) {
+        if !(self.owes() || is_asked && is_in_ring()) || self.refuse_kernel() {
             return;
         }
         let _held = self.shared.sending.hold();
@@ -128,6 +128,9 @@ impl Connection {
     /// Otherwise the other end reads it from the ring, before what follows in the kernel. The caller holds the sending
     /// lock.
     pub fn end_ring(&self) {
+        if self.refuse_kernel() {
+            return;
+        }
         if self.is_relayed() {
             return self.take_back(usize::MAX);
         }

@@ -11,6 +11,20 @@ static CALLS_MIN: AtomicU32 = AtomicU32::new(8);
 /// Why nothing is offered any more, plus one.
 static GIVEN_UP: AtomicU8 = AtomicU8::new(0);
 
+/// See [`crate::pairing::requirement`].
+static IS_REQUIRED: AtomicBool = AtomicBool::new(false);
+
+/// From here on no connection goes to a node of the fabric but through an engine.
+pub fn require() {
+    IS_REQUIRED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether no connection goes to a node of the fabric but through an engine.
+#[inline(always)]
+pub fn is_required() -> bool {
+    IS_REQUIRED.load(Ordering::Relaxed)
+}
+
 /// Stops offering: no connection of this program is carried from here on, for this reason.
 pub fn give_up(reason: Reason) {
     GIVEN_UP.store(reason as u8 + 1, Ordering::Relaxed);

@@ -80,7 +80,9 @@ pub fn is_unpaired(fd: i32) -> bool {
     let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return true };
     let shared = arena::shared().and_then(|family| family.sockets.get(index as usize));
     // Acquire: pairs with the release store of `PAIRED` in `offer::answered`.
-    shared.is_none_or(|shared| matches!(shared.stage.load(Ordering::Acquire), stage::PLAIN | stage::WAITING))
+    shared.is_none_or(|shared| {
+        matches!(shared.stage.load(Ordering::Acquire), stage::PLAIN | stage::HELD | stage::WAITING)
+    })
 }
 
 /// The socket with this index, in use until dropped.
@@ -204,6 +206,11 @@ pub fn track(fd: i32, is_unix: bool) {
                 continue;
             }
             shared.reset();
+            if policy::is_required() && !is_unix {
+                // No call counts as one of the first, which go to the kernel without a look.
+                shared.calls.store(policy::calls_min(), Ordering::Relaxed);
+                shared.stage.store(stage::HELD, Ordering::Relaxed);
+            }
             if is_unix {
                 shared.is_unix.store(1, Ordering::Relaxed);
                 shared.lingers.store(linger::IDLE, Ordering::Relaxed);

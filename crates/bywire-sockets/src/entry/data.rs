@@ -9,12 +9,13 @@ use bywire_pairing::reason::Reason;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timespec};
 
 use super::take_over;
-use crate::connection::fallback::to_kernel;
+use crate::connection::policy;
 use crate::connection::sockets::{self, Socket};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
+use crate::pairing::requirement::{self, to_kernel};
 use crate::process::exec;
 use crate::transfer::kernel_wait::paying;
 use crate::transfer::left;
@@ -76,14 +77,21 @@ take_over! {
 
     /// Receives into several buffers, with control data.
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        receive_message(fd, message, flags)
+        let received = receive_message(fd, message, flags);
+        if received >= 0 {
+            note_received(message);
+        }
+        received
     }
 
     /// Receives several messages.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
             // SAFETY: the program's own arguments, as they came.
-            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+            let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+            // SAFETY: the kernel has written these messages.
+            (0..received.max(0) as usize).for_each(|index| note_received(unsafe { &raw mut (*messages.add(index)).msg_hdr }));
+            return received;
         }
         if !(timeout.is_null() || are_readable(timeout, 1) && is_valid_time(timeout)) {
             // The kernel reports what is wrong with it, unless only a sandbox that is about to be installed is in the way.
@@ -390,6 +398,7 @@ fn receive_messages(
             break;
         }
         message.msg_len = received as c_uint;
+        note_received(&raw const message.msg_hdr);
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
             more_flags = libc::MSG_DONTWAIT;
@@ -449,6 +458,13 @@ fn is_readable_message(message: *const msghdr) -> bool {
 /// Returns descriptors that are passed on to the kernel first: the receiving program may not have this library.
 fn before_control(message: *const msghdr) {
     exec::before_passing(|visit| each_passed(message, visit));
+}
+
+/// Notes the descriptors that have come with a message, which was received.
+fn note_received(message: *const msghdr) {
+    if policy::is_required() {
+        each_passed(message, &mut requirement::track_received);
+    }
 }
 
 /// Visits each descriptor in a message's control data.

@@ -8,12 +8,12 @@ use bywire_ring::stream::Route;
 
 use super::data::waiting_bytes;
 use super::take_over;
-use crate::connection::fallback::to_kernel;
 use crate::connection::sockets;
 use crate::epoll::control;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
+use crate::pairing::requirement::to_kernel;
 use crate::process::{inline, lifecycle, sandbox};
 
 take_over! {

@@ -8,12 +8,13 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::data::{receive_parts, send_list};
 use super::take_over;
-use crate::connection::fallback::{all_to_kernel, to_kernel};
 use crate::connection::sockets::{self, Connection};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
+use crate::pairing::requirement::to_kernel;
+use crate::process::sandbox::all_to_kernel;
 use crate::transfer::send::send as send_parts;
 
 /// Bytes of a file that are copied at once where the kernel would have moved them.

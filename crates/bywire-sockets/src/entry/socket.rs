@@ -6,8 +6,7 @@ use core::sync::atomic::Ordering;
 use bywire_pairing::reason::Reason;
 use libc::{sockaddr, socklen_t};
 
-use super::take_over;
-use crate::connection::fallback::to_kernel;
+use super::{descriptor, take_over};
 use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{dissolving, options, policy, relayed, stall};
@@ -15,6 +14,7 @@ use crate::memory::arena::linger;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
+use crate::pairing::requirement::{self, to_kernel};
 use crate::process::{inline, lifecycle};
 use crate::transfer::left;
 
@@ -30,7 +30,7 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::socket(domain, kind, protocol) };
         lifecycle::after_socket(fd, domain, kind, protocol);
-        fd
+        unless_refused(fd)
     }
 
     /// Accepts a connection.
@@ -38,7 +38,7 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept(listener, address, length) };
         lifecycle::after_accept(listener, fd);
-        fd
+        unless_refused(fd)
     }
 
     /// Accepts a connection.
@@ -46,7 +46,7 @@ take_over! {
         // SAFETY: the program's own arguments, as they came.
         let fd = unsafe { real::accept4(listener, address, length, flags) };
         lifecycle::after_accept(listener, fd);
-        fd
+        unless_refused(fd)
     }
 
     /// Listens.
@@ -64,6 +64,9 @@ take_over! {
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
         if !parts {
             dissolving::before_connect(fd);
+            if let Err(number) = requirement::before_connect(fd) {
+                return errno::fail(number) as c_int;
+            }
         }
         // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::connect(fd, address, length) };
@@ -73,6 +76,11 @@ take_over! {
             && let Some(socket) = sockets::socket(fd)
         {
             socket.stay(Reason::Ancillary);
+        }
+        // One that had begun to connect may be connected by now.
+        let is_connected = !parts && (status == 0 || errno::last() == libc::EISCONN);
+        if is_connected && let Some(number) = requirement::after_connect(fd) {
+            return errno::fail(number) as c_int;
         }
         status
     }
@@ -109,6 +117,9 @@ take_over! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
         let is_foreign = level == libc::IPPROTO_TCP && sockets::socket(fd).is_some_and(|socket| socket.is_unix());
         if let Some(reason) = options::reason_to_stay(level, name).filter(|_| !is_foreign) {
+            if reason == Reason::FastOpen && policy::is_required() {
+                return errno::fail(libc::EOPNOTSUPP) as c_int;
+            }
             let is_carried = |socket: Socket| socket.carried().is_ok_and(|connection| !connection.is_dissolved());
             let is_carried = sockets::socket(fd).is_some_and(is_carried);
             if is_carried && level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
@@ -178,8 +189,30 @@ fn keep_timeout(fd: c_int, name: c_int, value: *const i64) {
     }
 }
 
-/// Reports an error of the kernel's that this library has taken.
+/// Returns the descriptor of a new socket, unless the program must not have it.
+fn unless_refused(fd: c_int) -> c_int {
+    match requirement::refuses_new(fd) {
+        None => fd,
+        Some(number) => {
+            // SAFETY: nobody else knows it.
+            unsafe { descriptor::close(fd) };
+            errno::fail(number) as c_int
+        }
+    }
+}
+
+/// Reports an error of the kernel's that this library has taken, or that a connect has ended with after all.
 fn add_error(fd: c_int, value: *mut c_void, length: *mut socklen_t) {
+    // SAFETY: the kernel has written this many bytes there.
+    unsafe {
+        let number = value.cast::<c_int>();
+        if length.read() as usize == size_of::<c_int>()
+            && number.read_unaligned() == 0
+            && let Some(refused) = requirement::after_connect(fd)
+        {
+            return number.write_unaligned(refused);
+        }
+    }
     let Some(Ok(connection)) = sockets::socket(fd).map(Socket::mapped) else { return };
     // SAFETY: the kernel has written this many bytes there.
     unsafe {

@@ -6,8 +6,8 @@ use core::ffi::{c_char, c_int, c_void};
 use bywire_pairing::reason::Reason;
 
 use super::take_over;
-use crate::connection::fallback::to_kernel;
 use crate::os::{errno, real};
+use crate::pairing::requirement::to_kernel;
 use crate::process::lifecycle;
 
 take_over! {

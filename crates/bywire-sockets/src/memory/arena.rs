@@ -60,6 +60,8 @@ pub mod stage {
     pub const PAIRED: u32 = 2;
     /// Carried: every call looks at the segments first.
     pub const CARRIED: u32 = 3;
+    /// In the kernel, and no byte may go there before it is known whether any may; see [`crate::pairing::requirement`].
+    pub const HELD: u32 = 4;
 }
 
 /// Bits of `SharedSocket::ended`, as `poll` reports them.
@@ -117,6 +119,8 @@ pub struct SharedSocket {
     pub stage: AtomicU32,
     /// Why it is never carried, plus one. 0: it may be carried.
     pub never: AtomicU8,
+    /// No byte of it may go through the kernel; see [`crate::pairing::requirement`].
+    pub is_required: AtomicU8,
     /// Why the last attempt to offer it was none, plus one. 0: there was none, or it was offered.
     pub hindered: AtomicU8,
     /// Bits of `poll` that never go away again: peer finished, hung up, failed.
@@ -254,6 +258,7 @@ impl SharedSocket {
         self.holders.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         for field in [
             &self.never,
+            &self.is_required,
             &self.hindered,
             &self.ended,
             &self.drained,

@@ -16,28 +16,30 @@ use crate::os::{own_call, signal_deferral, thread};
 
 /// The order in which a thread takes locks.
 pub mod rank {
+    /// Whether sockets may go on in the kernel.
+    pub const DECIDING: u8 = 0;
     /// The connection to the pairing service.
-    pub const TALKING: u8 = 0;
+    pub const TALKING: u8 = 1;
     /// Epoll sets that are members of other epoll sets.
-    pub const NESTING: u8 = 1;
+    pub const NESTING: u8 = 2;
     /// An epoll set and its registrations.
-    pub const SET: u8 = 2;
+    pub const SET: u8 = 3;
     /// The receiver of a connection.
-    pub const RECEIVING: u8 = 3;
+    pub const RECEIVING: u8 = 4;
     /// The sender of a connection.
-    pub const SENDING: u8 = 4;
+    pub const SENDING: u8 = 5;
     /// The middles of the sockets' lists of registrations.
-    pub const REGISTERING: u8 = 5;
+    pub const REGISTERING: u8 = 6;
     /// Doorbells for programs of other users.
-    pub const HEARING: u8 = 6;
+    pub const HEARING: u8 = 7;
     /// This process's doorbell, and those of peers.
-    pub const ADOPTING: u8 = 7;
+    pub const ADOPTING: u8 = 8;
     /// The kinds of descriptors.
-    pub const CHANGING: u8 = 8;
+    pub const CHANGING: u8 = 9;
     /// The program's signal handlers.
-    pub const HANDLERS: u8 = 9;
+    pub const HANDLERS: u8 = 10;
     /// The loaded objects that are examined.
-    pub const EXAMINING: u8 = 10;
+    pub const EXAMINING: u8 = 11;
 }
 
 /// How long a waiter sleeps before it checks that the holder is alive.

@@ -1,6 +1,7 @@
 //! Questions to the kernel: the limits, byte counts, options and readiness of a socket.
 
 use core::mem::MaybeUninit;
+use core::net::IpAddr;
 
 pub use crate::os::clock::now_ns;
 use crate::os::{errno, own_call, real, small_file};
@@ -67,6 +68,7 @@ const SENT_AGAIN: usize = 208;
 const END: usize = 216;
 const WINDOW: usize = 228;
 
+const TCP_SYN_SENT: u8 = 2;
 const TCP_CLOSE: u8 = 7;
 /// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. A
 /// connection that was reset is in `TCP_CLOSE` without such an end, and nothing more can be received from it.
@@ -154,6 +156,12 @@ pub fn written(fd: i32) -> Option<u64> {
         before = after;
     }
     None
+}
+
+/// Returns whether a TCP socket is connecting.
+pub fn is_connecting(fd: i32) -> bool {
+    let mut state = [0u8; 1];
+    option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Some(1) && state == [TCP_SYN_SENT]
 }
 
 /// Returns whether a TCP socket has no connection, is not about to have one, and does not listen.
@@ -356,27 +364,40 @@ pub fn push(fd: i32) {
     }
 }
 
-/// Returns whether the peer of a TCP socket is at a loopback address, or unknown.
-pub fn is_on_loopback(fd: i32) -> bool {
+/// The address of an end of a TCP socket, by `getsockname` or `getpeername`. `None`: there is none.
+pub fn address(
+    fd: i32,
+    name: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
+) -> Option<IpAddr> {
     let mut found = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: room for any address, whose length the kernel bounds; zeros are one.
-    let (status, found) = unsafe {
-        let status = libc::getpeername(fd, found.as_mut_ptr().cast(), &raw mut length);
+    let (status, found) = errno::keep(|| unsafe {
+        let status = name(fd, found.as_mut_ptr().cast(), &raw mut length);
         (status, found.assume_init())
-    };
+    });
     let address = (&raw const found).cast::<u8>();
     // SAFETY: within the storage. An IPv4 address lies behind family and port, an IPv6 address behind the flow as well.
     let (four, six) =
         unsafe { (address.add(4).cast::<[u8; 4]>().read(), address.add(8).cast::<[u8; 16]>().read()) };
     match i32::from(found.ss_family) {
-        libc::AF_INET if status == 0 => four[0] == 127,
-        libc::AF_INET6 if status == 0 => {
-            let six = core::net::Ipv6Addr::from(six);
-            six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
-        }
-        _ => true,
+        libc::AF_INET if status == 0 => Some(IpAddr::from(four)),
+        libc::AF_INET6 if status == 0 => Some(IpAddr::from(six).to_canonical()),
+        _ => None,
     }
+}
+
+/// Returns whether the peer of a TCP socket is at a loopback address, or unknown.
+pub fn is_on_loopback(fd: i32) -> bool {
+    address(fd, libc::getpeername).is_none_or(|address| address.is_loopback())
+}
+
+/// Resets a TCP connection. Its descriptor stays, without a connection.
+pub fn break_off(fd: i32) {
+    linger(fd, Some(0));
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: a live address.
+    errno::keep(|| unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) });
 }
 
 /// Returns whether the program has asked the kernel to hold back what does not fill a segment.

@@ -1,4 +1,5 @@
 //! This program as a client of the pairing service.
 
 pub mod offer;
+pub mod requirement;
 pub mod seek;

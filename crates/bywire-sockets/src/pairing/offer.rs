@@ -2,10 +2,13 @@
 //! ready.
 
 use core::mem::MaybeUninit;
+use core::net::IpAddr;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use bywire_pairing::protocol::{Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict, link};
+use bywire_pairing::protocol::{
+    Kind, PACKET_BYTES, Packet, TIMEOUT_MS, VERSION, Verdict, address_words, link,
+};
 use bywire_pairing::reason::Reason;
 use bywire_ring::passage;
 use bywire_ring::stream::{News, SEGMENT_BYTES, Window};
@@ -23,6 +26,8 @@ use crate::wakeup::doorbell;
 
 /// A service that does not answer is not asked again for this time.
 const REST_NS: u64 = 1_000_000_000;
+/// How long a call waits for what it requires, at every step.
+const REQUIRED_NS: u64 = 1_000_000_000;
 /// The user number that stands for users unknown to this user namespace, such as the machine's root.
 const UNMAPPED: u32 = 65_534;
 /// Answers are checked for once in this many calls on sockets that wait for one. The service sends only a few more
@@ -130,8 +135,10 @@ fn offer(socket: &Socket) {
     if shared.processes.load(Ordering::Acquire) != 1 {
         return hinder(shared, Reason::Shared);
     }
-    // A failed attempt is not repeated at once.
-    shared.calls.store(0, Ordering::Relaxed);
+    // A failed attempt is not repeated at once. No call of a connection that is required is one of the first again.
+    if shared.is_required.load(Ordering::Relaxed) == 0 {
+        shared.calls.store(0, Ordering::Relaxed);
+    }
     let Some(account) = socket.byte_counts() else {
         return socket.stay(Reason::Refused);
     };
@@ -236,6 +243,78 @@ fn seek_far(socket: &Socket) {
     }
 }
 
+/// Asks where an address is. `None`: the service does not answer.
+pub fn locate(address: IpAddr) -> Option<u8> {
+    let mut found = None;
+    quietly(|| {
+        let _held = TALKING.hold_undisturbed();
+        if !connect() {
+            return;
+        }
+        let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
+        let [first, second] = address_words(address);
+        if say(&Packet { first, second, ..Packet::new(Kind::Locate, question) }, &[]) {
+            listen_within(REQUIRED_NS, |packet| {
+                let is_answer = packet.kind == Kind::Located && packet.token == question;
+                found = found.or(is_answer.then_some(packet.code));
+                is_answer
+            });
+        }
+    });
+    found
+}
+
+/// Has an engine carry this connection to another machine, before any byte of it has gone through the kernel. Returns whether it
+/// is carried by now. The two engines may not have agreed yet.
+pub fn carry(socket: &Socket) -> bool {
+    let end_ns = kernel::now_ns().saturating_add(REQUIRED_NS);
+    let mut has_sought = false;
+    loop {
+        // Acquire: pairs with the release stores of the stage in `offer` and `answered`.
+        match socket.shared.stage.load(Ordering::Acquire) {
+            stage::PLAIN => quietly(|| offer(socket)),
+            stage::WAITING => quietly(|| has_sought |= require_far(socket, has_sought)),
+            stage::PAIRED => quietly(|| prepare(socket)),
+            stage => return stage == stage::CARRIED,
+        }
+        let is_hopeless = socket.shared.never.load(Ordering::Relaxed) != 0
+            || socket.shared.hindered.load(Ordering::Relaxed) != 0
+            || !is_configured();
+        // Acquire: as above.
+        let is_carried = socket.shared.stage.load(Ordering::Acquire) == stage::CARRIED;
+        if is_carried || is_hopeless || kernel::now_ns() >= end_ns {
+            return is_carried;
+        }
+        if socket.shared.stage.load(Ordering::Acquire) == stage::PLAIN {
+            // The service has an unanswered offer of this program, or is busy.
+            // SAFETY: no descriptors.
+            unsafe { real::poll(ptr::null_mut(), 0, 1) };
+        }
+    }
+}
+
+/// Asks for an engine to carry this connection to another machine, unless it was asked, and waits for the answer. Returns whether it was
+/// asked.
+#[inline(never)]
+fn require_far(socket: &Socket, has_sought: bool) -> bool {
+    let _held = TALKING.hold_undisturbed();
+    // Acquire: pairs with the release stores of the stage in `answered`.
+    if socket.shared.stage.load(Ordering::Acquire) != stage::WAITING || !connect() {
+        return false;
+    }
+    let token = token(socket);
+    let seek = Packet { code: link::FABRIC, first: 1, ..Packet::new(Kind::Seek, token) };
+    let is_asked = has_sought || may_offer() && say(&seek, &[socket.fd]);
+    if is_asked {
+        listen_within(REQUIRED_NS, |packet| {
+            packet.kind == Kind::Answer
+                && packet.token == token
+                && Verdict::of(packet.code) != Some(Verdict::Waiting)
+        });
+    }
+    is_asked
+}
+
 /// Notes why a socket is not offered now. A later call may offer it.
 fn hinder(shared: &SharedSocket, reason: Reason) {
     shared.hindered.store(reason as u8 + 1, Ordering::Relaxed);
@@ -287,8 +366,12 @@ fn look() {
 }
 
 /// Waits for a certain packet, and handles all that come before it.
-fn listen_for(mut wanted: impl FnMut(&Packet) -> bool) -> bool {
-    let end = kernel::now_ns() + TIMEOUT_MS as u64 * 1_000_000;
+fn listen_for(wanted: impl FnMut(&Packet) -> bool) -> bool {
+    listen_within(TIMEOUT_MS as u64 * 1_000_000, wanted)
+}
+
+fn listen_within(limit_ns: u64, mut wanted: impl FnMut(&Packet) -> bool) -> bool {
+    let end = kernel::now_ns().saturating_add(limit_ns);
     loop {
         while let Some(packet) = hear() {
             if wanted(&packet) {
@@ -593,7 +676,10 @@ fn prepare(socket: &Socket) {
         return;
     }
     // A connection that hooked calls never wait for would wait without being woken.
-    if kernel::is_nonblocking(socket.fd) && shared.awaited.load(Ordering::Relaxed) == 0 {
+    if kernel::is_nonblocking(socket.fd)
+        && shared.awaited.load(Ordering::Relaxed) == 0
+        && shared.is_required.load(Ordering::Relaxed) == 0
+    {
         return;
     }
     let _held = TALKING.hold_undisturbed();

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use crate::connection::policy;
 use crate::connection::sockets::Socket;
 use crate::os::kernel;
 
@@ -36,6 +37,9 @@ pub fn configure(word: &[u8]) {
         b"always" => ALWAYS,
         _ => PREFER,
     };
+    if word == b"require" {
+        policy::require();
+    }
     MODE.store(mode, Ordering::Relaxed);
     EVERY.store(if mode == ALWAYS { 1 } else { EVERY_CALLS }, Ordering::Relaxed);
 }

@@ -10,7 +10,7 @@ use crate::epoll::handover;
 use crate::memory::arena::passed;
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, real};
-use crate::pairing::offer;
+use crate::pairing::{offer, requirement};
 
 /// Replaces this process by another program, by the program's call. Returns if that fails.
 pub fn replace(real: impl FnOnce() -> i32) -> i32 {
@@ -84,6 +84,13 @@ pub fn hand_over(has_actions: bool) {
 /// Before another program gets these descriptors.
 pub fn hand_over_each(goes_on: impl Fn(i32) -> bool + Copy) {
     errno::keep(|| {
+        requirement::before_passing(|visit| {
+            sockets::each_held(|socket, fd| {
+                if goes_on(fd) {
+                    visit(socket)
+                }
+            });
+        });
         let has_sets = handover::share(goes_on);
         fallback::hand_back(goes_on, Reason::Passed);
         if has_sets {
@@ -110,6 +117,7 @@ pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
                 each(&mut |fd| {
                     handover::before_passing(fd);
                     if let Some(socket) = sockets::socket(fd) {
+                        let _refused = requirement::admit(&socket);
                         visit(socket);
                     }
                 });

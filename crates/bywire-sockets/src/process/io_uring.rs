@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use bywire_pairing::reason::Reason;
 
-use crate::connection::fallback;
+use crate::connection::policy;
 use crate::os::real;
 use crate::pairing::offer;
+use crate::process::sandbox;
 
 /// What the kernel and most containers return where `io_uring` is forbidden.
 pub const REFUSED: c_int = libc::EPERM;
@@ -27,10 +28,10 @@ pub fn permit() -> bool {
     if !offer::is_configured() {
         return true;
     }
-    if !IS_KEPT.load(Ordering::Relaxed) {
+    if !IS_KEPT.load(Ordering::Relaxed) || policy::is_required() {
         return false;
     }
-    fallback::all_to_kernel(Reason::IoUring);
+    sandbox::all_to_kernel(Reason::IoUring);
     true
 }
 

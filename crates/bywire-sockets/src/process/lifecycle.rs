@@ -7,7 +7,6 @@ use bywire_ring::stream::{ASKS_BACK, DEAF, HALF, LEAVING, News};
 use bywire_ring::waiters;
 
 use crate::connection::domain::Domain;
-use crate::connection::fallback::to_kernel;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::connection::{log, options, outcome};
 use crate::epoll::{handover, members, sets};
@@ -16,6 +15,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, real, thread};
 use crate::pairing::offer;
+use crate::pairing::requirement::to_kernel;
 use crate::process::{closing, exec, fork};
 use crate::wakeup::doorbell;
 

@@ -13,13 +13,13 @@ use bywire_pairing::filters;
 use bywire_pairing::reason::Reason;
 
 use crate::connection::sockets::{self, Socket};
-use crate::connection::{fallback, log, outcome};
+use crate::connection::{fallback, log, outcome, policy};
 use crate::epoll::handover;
 use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, pid, real};
-use crate::pairing::offer;
+use crate::pairing::{offer, requirement};
 use crate::process::{exec, lifecycle, signals};
 use crate::wakeup::{doorbell, flag};
 
@@ -115,11 +115,19 @@ pub fn withdraw_because_of(reason: Reason, object: &str) {
     own_call::end_for_all();
 }
 
-fn leave(reason: Reason, object: &str) {
+/// Returns all connections of this program to the kernel. No connection is carried from here on.
+pub fn all_to_kernel(reason: Reason) {
+    if policy::is_required() {
+        requirement::end_program(reason);
+    }
     fallback::all_to_kernel(reason);
+}
+
+fn leave(reason: Reason, object: &str) {
+    all_to_kernel(reason);
     // A connection that another thread was preparing is carried by now, or never will be.
     offer::await_preparation();
-    fallback::all_to_kernel(reason);
+    all_to_kernel(reason);
     let tally = offer::tally();
     sockets::each_held(|socket, _| {
         handover::leave(socket, None, |_| true);

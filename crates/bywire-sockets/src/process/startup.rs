@@ -3,10 +3,12 @@
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
-use crate::connection::log;
+use bywire_pairing::reason::Reason;
+
+use crate::connection::{log, policy};
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
-use crate::pairing::{offer, seek};
+use crate::pairing::{offer, requirement, seek};
 use crate::process::{exit, fork, inline, io_uring, lifecycle, loading, sandbox};
 use crate::wakeup::spin;
 
@@ -31,9 +33,16 @@ pub fn begin() {
         if path.is_null() {
             return;
         }
+        let engine = libc::getenv(c"BYWIRE_SOCKETS_ENGINE".as_ptr());
+        if !engine.is_null() {
+            seek::configure(CStr::from_ptr(engine).to_bytes());
+        }
         let filters = libc::getenv(c"BYWIRE_SOCKETS_FILTERS".as_ptr());
         let filters = (!filters.is_null()).then(|| CStr::from_ptr(filters));
         if sandbox::find(filters.and_then(|text| text.to_str().ok()?.parse().ok()).unwrap_or(0)) {
+            if policy::is_required() {
+                requirement::end_program(Reason::Sandbox);
+            }
             return;
         }
         let log = libc::getenv(c"BYWIRE_LOG".as_ptr());
@@ -50,10 +59,6 @@ pub fn begin() {
         let calls = (!calls.is_null()).then(|| CStr::from_ptr(calls));
         let calls = calls.and_then(|text| text.to_str().ok()?.parse().ok());
         offer::configure(CStr::from_ptr(path).to_bytes(), calls);
-        let engine = libc::getenv(c"BYWIRE_SOCKETS_ENGINE".as_ptr());
-        if !engine.is_null() {
-            seek::configure(CStr::from_ptr(engine).to_bytes());
-        }
         let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
         if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
             io_uring::keep();
@@ -78,7 +83,8 @@ pub fn begin() {
     pid::note();
     inline::prepare();
     inline::find_go();
-    if log::is_wanted() {
+    requirement::track_inherited();
+    if log::is_wanted() || policy::is_required() {
         // Otherwise nothing would name the reason if the program makes all of its calls by itself.
         inline::examine_once();
     }

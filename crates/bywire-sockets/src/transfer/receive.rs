@@ -17,7 +17,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
-use crate::pairing::offer;
+use crate::pairing::{offer, requirement};
 use crate::process::inline;
 use crate::transfer::kernel_wait::{ASIDE, paying, wait_beside_engine, wait_in_kernel};
 use crate::transfer::waiting::Waiting;
@@ -51,6 +51,9 @@ fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() 
     let flags = if socket.is_unix() { flags & !NOT_OF_UNIX } else { flags };
     if flags & ASIDE != 0 {
         return real();
+    }
+    if let Err(number) = requirement::admit(&socket) {
+        return errno::fail(number);
     }
     let mut socket = socket;
     if !socket.is_carried() {
@@ -170,7 +173,9 @@ fn receive_carried(
             }
         };
         let step = match step {
-            Step::Real if waiting.is_some() => more_from_kernel(connection, parts, done, flags),
+            Step::Real if waiting.is_some() || connection.is_required() => {
+                more_from_kernel(connection, parts, done, flags)
+            }
             // The engine has reset it, and another call has the error.
             Step::Failed(libc::ENOTCONN) if connection.is_far() => {
                 connection.reset();
@@ -225,7 +230,7 @@ fn receive_carried(
             Step::Failed(number) => return errno::fail(number),
             // A call that waits already continues, whatever its end was told since. The program's own call would be a
             // new one.
-            Step::Real if done == 0 && !owed::may_owe() && waiting.is_none() => {
+            Step::Real if done == 0 && !owed::may_owe() && waiting.is_none() && !connection.is_required() => {
                 let received = connection.away(|| match connection.fd == given_fd {
                     true => real(),
                     false => receive_now(connection, parts, done, flags, usize::MAX),
@@ -669,6 +674,10 @@ fn receive_noting(
     let (received, is_with) = iovec::receive_by(parts, &mut space, count, |message| unsafe {
         real::recvmsg(connection.fd, message, flags)
     });
+    if received > 0 && connection.refuse_kernel() {
+        // Whoever has sent them is not the program that was required.
+        return (errno::fail(libc::ECONNRESET), false);
+    }
     (received, is_with && connection.is_unix())
 }
 

@@ -14,7 +14,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
-use crate::pairing::offer;
+use crate::pairing::{offer, requirement};
 use crate::process::inline;
 use crate::transfer::waiting::Waiting;
 
@@ -48,6 +48,9 @@ fn send_tracked(
     is_special: bool,
     real: &dyn Fn() -> isize,
 ) -> isize {
+    if let Err(number) = requirement::admit_send(&socket, flags) {
+        return if number == libc::EPIPE { broken_pipe(0, flags) } else { errno::fail(number) };
+    }
     if let Some(reason) = never_by(flags, is_special) {
         let is_with = is_special && socket.is_unix();
         return send_specially(socket, if is_with { Reason::Ancillary } else { reason }, flags, real);
@@ -246,6 +249,26 @@ fn send_within(
                 }
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
+            Step::Kernel if connection.is_required() && total > 0 => {
+                // Nothing is between the two engines yet, or nothing ever will be.
+                if connection.has_way() {
+                    connection.refuse_kernel();
+                    continue;
+                }
+                if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
+                    connection.shared.full.fetch_add(1, Ordering::Relaxed);
+                    return errno::fail(libc::EAGAIN);
+                }
+                let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
+                waiting.get_or_insert_with(|| Waiting::begin(connection));
+                let woken = connection.sleep(Sleep::Room, fruitless, deadline, || connection.has_way());
+                fruitless += 1;
+                match woken {
+                    Woken::Recheck => connection.ask_kernel(),
+                    Woken::Signal => return errno::fail(libc::EINTR),
+                    Woken::TimeOut => return errno::fail(libc::EAGAIN),
+                }
+            }
             Step::Kernel => {
                 // As the program asked, sleeping where the call would sleep without this library.
                 let Some(_inside) = enter(connection) else { continue };
@@ -253,6 +276,7 @@ fn send_within(
                 count(connection.shared, sent);
                 return sent;
             }
+            Step::Refused if connection.is_required() => return broken_pipe(done, flags),
             Step::Refused => {
                 return refused(connection, done, flags, waiting.is_some())
                     .unwrap_or_else(|| real(connection));

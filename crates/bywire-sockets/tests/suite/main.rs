@@ -24,6 +24,7 @@ mod programs;
 mod random;
 mod random_programs;
 mod relayed;
+mod required;
 mod sandbox;
 mod signals;
 mod situations;

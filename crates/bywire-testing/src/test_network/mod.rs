@@ -135,6 +135,11 @@ impl Machine {
         ip(&self.namespace, "link set eth0 up");
     }
 
+    /// Adds an address that the fabric file does not know.
+    pub fn add_address(&self, address: std::net::IpAddr) {
+        ip(&self.namespace, &format!("address add {address}/24 dev eth0"));
+    }
+
     /// Removes its interface `eth0`.
     pub fn take_out_cable(&self) {
         ip(&self.namespace, "link delete eth0");
