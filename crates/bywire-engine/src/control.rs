@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywire_sys::directory;
 
@@ -80,8 +80,26 @@ impl Drop for ControlSocket {
 /// Asks the engine whose control socket is at `path`. `None`: no engine runs.
 ///
 /// # Errors
-/// The error of the kernel, or an answer that is none.
+/// The error of the kernel, or an answer that is none. [`io::ErrorKind::TimedOut`]: the engine does not answer.
 pub fn ask(path: &Path, request: Request) -> io::Result<Option<Counts>> {
+    let end = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        match ask_once(path, request) {
+            // This process had no core while the engine waited for its request.
+            Err(error) if is_unheard(&error) && Instant::now() < end => std::thread::sleep(CALLER_TIMEOUT),
+            // A caller could take the kernel's own error for one of its output.
+            Err(error) if is_unheard(&error) => return Err(io::ErrorKind::TimedOut.into()),
+            answer => return answer,
+        }
+    }
+}
+
+fn is_unheard(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn ask_once(path: &Path, request: Request) -> io::Result<Option<Counts>> {
     let mut stream = match UnixStream::connect(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
             return Ok(None);
@@ -93,5 +111,8 @@ pub fn ask(path: &Path, request: Request) -> io::Result<Option<Counts>> {
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    if answer.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(Some(serde_json::from_slice(&answer)?))
 }

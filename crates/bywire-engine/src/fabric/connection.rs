@@ -136,6 +136,11 @@ impl Offered {
         Ok((Self { socket, own, is_required }, files))
     }
 
+    /// Returns whether no byte may go through the kernel.
+    pub fn is_required(&self) -> bool {
+        self.is_required
+    }
+
     /// It is not served after all.
     pub fn release(self) {
         deferred::close_socket(self.socket);
@@ -195,6 +200,11 @@ impl FarConnection {
     /// Returns whether the program is ready to leave the kernel.
     pub fn is_prepared(&self) -> bool {
         STREAM.peer_is_prepared(&Mapped::new(&self.remote))
+    }
+
+    /// Returns whether no byte may go through the kernel.
+    pub fn is_required(&self) -> bool {
+        self.is_required
     }
 
     /// The other engine has the other end: the program may leave the kernel from here on.

@@ -226,6 +226,25 @@ impl Matching {
         Some(Action::Ask(name, Question::Carry))
     }
 
+    /// The engine of this node can be asked from here on, if it could not before. Returns what it is asked at once.
+    pub fn reached(&mut self, node: &str) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (name, offer) in self.by_name.iter_mut().filter(|(_, offer)| offer.node == node) {
+            if matches!(offer.phase, Phase::Prepared { is_asking: false, .. }) {
+                offer.phase = Phase::Prepared { is_asking: true, was_asked: false };
+                actions.push(Action::Ask(*name, Question::Carry));
+            }
+        }
+        actions
+    }
+
+    /// No answer will come to a question about this end.
+    pub fn unanswered(&mut self, name: u64) {
+        if let Some(Offer { phase: phase @ Phase::Prepared { .. }, .. }) = self.by_name.get_mut(&name) {
+            *phase = Phase::Prepared { is_asking: false, was_asked: false };
+        }
+    }
+
     /// The end is over, or is not carried after all.
     pub fn end(&mut self, name: u64) {
         if let Some(offer) = self.by_name.remove(&name) {
@@ -368,6 +387,22 @@ mod tests {
                 pair.carried_by
             );
         }
+    }
+
+    #[test]
+    fn an_end_that_was_ready_before_the_other_engine_came_is_asked_about_then() {
+        let mut engine = on("a");
+        assert_eq!(engine.offered(7, ends(), "b", true), Some(Action::Pair(7)));
+        assert_eq!(engine.reached("b"), [], "the program is not ready");
+        let ask = Action::Ask(7, Question::Carry);
+        assert_eq!(engine.prepared(7), Some(ask));
+        assert_eq!(engine.reached("b"), [], "it was asked");
+        engine.unanswered(7);
+        assert_eq!(engine.reached("c"), []);
+        assert_eq!(engine.reached("b"), [ask]);
+        assert_eq!(engine.asked("b", ends().mirrored(), Question::Carry).0, Answer::Refuse(Refusal::Busy));
+        engine.unanswered(7);
+        assert_eq!(engine.asked("b", ends().mirrored(), Question::Carry).0, Answer::Accept(7));
     }
 
     #[test]

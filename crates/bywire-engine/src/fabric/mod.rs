@@ -33,6 +33,8 @@ use crate::pairing_client::PairingClient;
 const EVENTS_AT_ONCE: usize = 256;
 /// An engine that was not there is not called again for this time.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
+/// The same for one that a connection requires.
+const CALL_SOON: Duration = Duration::from_millis(50);
 /// How long a program's connection that requires it waits for the other end. It is reset then.
 const REQUIRED_WAIT: Duration = Duration::from_secs(5);
 /// Engines that may be connected.
@@ -68,6 +70,8 @@ pub struct Fabric {
     connections: HashMap<u64, Entry>,
     /// Connections that require to be carried, by the times when they have waited long enough. The first is due first.
     required: VecDeque<(Instant, u64)>,
+    /// Nodes whose engines cannot be asked about such connections now.
+    unreached: HashSet<String>,
     /// The addresses of other nodes that the pairing service knows.
     told_nodes: HashSet<IpAddr>,
     /// The message in the making.
@@ -143,6 +147,7 @@ impl Fabric {
             pairing: HashMap::new(),
             connections: HashMap::new(),
             required: VecDeque::new(),
+            unreached: HashSet::new(),
             buffer: vec![0; MESSAGE_BYTES],
             counts: FabricCounts::default(),
         })
@@ -165,7 +170,8 @@ impl Fabric {
 
     /// The time until a connection has waited long enough, if there is one.
     pub fn patience(&self) -> Option<Duration> {
-        self.required.front().map(|(due, _)| due.saturating_duration_since(Instant::now()))
+        let patience = self.required.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+        if self.unreached.is_empty() { patience } else { patience.map(|patience| patience.min(CALL_SOON)) }
     }
 
     /// The addresses of other nodes that the pairing service knows.
@@ -238,8 +244,11 @@ impl Fabric {
         }
         let Some(node) = self.nodes.at(identity.remote.ip()) else { return Err(socket) };
         self.matching.is_on(self.nodes.own().unwrap_or_default());
-        if self.link_to(&node).is_none() {
-            return Err(socket);
+        if self.link_to(&node, CALL_AGAIN).is_none() {
+            if !is_required {
+                return Err(socket);
+            }
+            self.unreached.insert(node.clone());
         }
         let ends = Ends { local: canonical(identity.local), remote: canonical(identity.remote) };
         self.end_stale(ends, pairing);
@@ -247,6 +256,25 @@ impl Fabric {
         self.offers.insert(name, (socket, is_required));
         self.act(action, pairing);
         Ok(())
+    }
+
+    /// Calls the engines again that connections require and that were not there.
+    fn call_again(&mut self, pairing: &mut PairingClient) {
+        for node in std::mem::take(&mut self.unreached) {
+            if self.link_to(&node, CALL_SOON).is_some() {
+                self.reached(&node, pairing);
+            } else {
+                self.unreached.insert(node);
+            }
+        }
+    }
+
+    /// The engine of this node can be asked from here on.
+    fn reached(&mut self, node: &str, pairing: &mut PairingClient) {
+        self.unreached.remove(node);
+        for action in self.matching.reached(node) {
+            self.act(action, pairing);
+        }
     }
 
     /// Resets connections that require to be carried, and have waited for the other end for long enough.
@@ -352,7 +380,12 @@ impl Fabric {
             next = if count < EVENTS_AT_ONCE { self.port.poll_arrived() } else { None };
         }
         has_moved |= self.progress_connections(pairing);
-        has_moved |= !self.required.is_empty() && self.end_unmet(pairing);
+        if self.required.is_empty() {
+            self.unreached.clear();
+        } else {
+            has_moved |= self.end_unmet(pairing);
+            self.call_again(pairing);
+        }
         has_moved |= self.transmit(pairing);
         if !has_moved {
             self.links.values_mut().for_each(|link| link.streams.flush());
@@ -376,11 +409,11 @@ impl Fabric {
         }
     }
 
-    /// The link to a node, which is called if there is none. `None`: its engine is absent.
-    fn link_to(&mut self, node: &str) -> Option<Peer> {
+    /// The link to a node, which is called if there is none. `None`: its engine was absent within this time.
+    fn link_to(&mut self, node: &str, call_again: Duration) -> Option<Peer> {
         match self.by_node.get(node) {
             Some(Ok(peer)) => return Some(*peer),
-            Some(Err(since)) if since.elapsed() < CALL_AGAIN => return None,
+            Some(Err(since)) if since.elapsed() < call_again => return None,
             _ => {}
         }
         let address = Address { node: node.to_owned(), port: port_of(&self.user) };
@@ -409,7 +442,8 @@ impl Fabric {
         }
         self.links.insert(peer, Link::new(peer, node.clone(), Side::Second));
         if !matches!(self.by_node.get(&node), Some(Ok(_))) {
-            self.by_node.insert(node, Ok(peer));
+            self.by_node.insert(node.clone(), Ok(peer));
+            self.reached(&node, pairing);
         }
     }
 
@@ -428,7 +462,16 @@ impl Fabric {
         names.into_iter().for_each(|name| self.lose(name, pairing));
         // Questions about the others may have been on this link.
         for name in self.matching.names_of_node(&link.node) {
-            if self.offers.contains_key(&name) {
+            let is_patient = self
+                .connections
+                .get(&name)
+                .is_some_and(|entry| entry.stream.is_none() && entry.connection.is_required())
+                || self.pairing.get(&name).is_some_and(Offered::is_required);
+            if is_patient {
+                // The engine may be another one in a moment.
+                self.matching.unanswered(name);
+                self.unreached.insert(link.node.clone());
+            } else if self.offers.contains_key(&name) {
                 self.refuse(name, pairing);
             } else if self.connections.get(&name).is_none_or(|entry| entry.stream.is_none()) {
                 self.lose(name, pairing);
@@ -525,10 +568,11 @@ impl Fabric {
         match action {
             Action::Ask(name, question) => {
                 let Some((ends, node)) = self.matching.ends(name) else { return };
-                if let Some(Ok(peer)) = self.by_node.get(node)
-                    && let Some(link) = self.links.get_mut(peer)
-                {
-                    link.ask(name, ends, question);
+                match self.by_node.get(node) {
+                    Some(Ok(peer)) if let Some(link) = self.links.get_mut(peer) => {
+                        link.ask(name, ends, question);
+                    }
+                    _ => self.matching.unanswered(name),
                 }
             }
             Action::Pair(name) => {

@@ -281,6 +281,7 @@ fn no_end_hides_what_a_killed_program_or_engine_has_lost() {
     for seed in 0..rounds {
         let victim =
             [Victim::Program(0), Victim::Engine(0), Victim::Program(1), Victim::Engine(1)][seed as usize % 4];
+        machines.word = ["require", "prefer"][seed as usize / 4 % 2];
         let mut programs = machines.programs(["client", "server"], seed);
         carried += u64::from(machines.wait_until_carried(seed));
         match victim {
@@ -384,6 +385,8 @@ fn connections_that_have_left_the_kernel_are_reset_by_an_engine_that_ends() {
     let Some(mut machines) = Machines::up() else { return };
     let mut reset = 0;
     for seed in 0..repetitions("BYWIRE_ROUNDS", [4, 10, 100]) {
+        // A connection that prefers an engine may be over before it has one.
+        machines.word = ["require", "prefer"][seed as usize / 2 % 2];
         let mut programs = machines.programs(["client", "server"], seed);
         machines.wait_until_carried(seed);
         let at = seed as usize % 2;

@@ -204,8 +204,9 @@ impl Host<'_> {
         self.plain(&[&[env!("CARGO_BIN_EXE_bywire")], words].concat())
     }
 
-    fn carried(&self, words: &[&str]) -> Command {
-        self.bywire(&[&["run", "--"], words].concat())
+    /// A program that is told this about engines.
+    fn carried(&self, engine: &str, words: &[&str]) -> Command {
+        self.bywire(&[&["run", "--engine", engine, "--"], words].concat())
     }
 
     fn place(&self, name: &str) -> String {
@@ -233,7 +234,8 @@ impl Host<'_> {
 
     fn count(&self, name: &str) -> u64 {
         let output = self.inside(self.bywire(&["engine", "status", "--json"]), ended);
-        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let status: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
         status[name].as_u64().expect("a number")
     }
 }
@@ -245,41 +247,117 @@ impl Drop for Host<'_> {
     }
 }
 
+/// Two machines with an engine each, between which two programs talk while the wire is captured.
+struct Wire<'a> {
+    hosts: [Host<'a>; 2],
+    _engines: [Running; 2],
+}
+
+impl<'a> Wire<'a> {
+    fn new(network: &'a TestNetwork) -> Self {
+        let hosts = [0, 1].map(|number| Host { machine: &network.machines[number] });
+        let engines = hosts.each_ref().map(|host| {
+            host.start_until(host.bywire(&["engine", "up"]), "the engine serves the programs of this user")
+        });
+        Self { hosts, _engines: engines }
+    }
+
+    /// The frames of a conversation between programs that are told this about engines. `until` returns once the client is to say its
+    /// second sentence.
+    fn capture(&self, word: &str, until: impl FnOnce(&[Host<'a>; 2])) -> Vec<u8> {
+        let [a, b] = &self.hosts;
+        let address = b.machine.address.ip().to_string();
+        let (captured, flag) = (a.place("captured"), a.place("flag"));
+        let capture = a.start_until(a.plain(&["python3", "-c", CAPTURE, &captured]), "captures");
+        let mut server = b.start(b.carried(word, &["python3", "-c", ECHO, &address]));
+        // Looked up, as a connection would be the server's only one: port 7000 in the state LISTEN.
+        eventually("the server listens", || {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/tcp").expect("a table");
+            let table = b.machine.namespace.run(read).expect("inside");
+            table.lines().any(|line| line.contains(":1B58 00000000:0000 0A"))
+        });
+        let mut client = a.start(a.carried(word, &["python3", "-c", TALK, &address, &flag]));
+        until(&self.hosts);
+        std::fs::write(&flag, "").expect("written");
+        assert!(client.end("the client ends").success());
+        assert!(server.end("the server ends").success());
+        drop(capture);
+        eventually("nothing is left", || a.count("carried") + b.count("carried") == 0);
+        std::fs::read(&captured).expect("captured")
+    }
+}
+
+fn is_in(frames: &[u8], word: &[u8]) -> bool {
+    frames.windows(word.len()).any(|window| window == word)
+}
+
+const BEFORE: &[u8] = b"before the connection leaves the kernel";
+const AFTER: &[u8] = b"on the way to another machine";
+
+/// Waits until bytes of both directions are carried.
+fn until_carried([a, b]: &[Host<'_>; 2]) {
+    eventually("both directions are carried", || {
+        a.count("bytes_sent") > 0 && a.count("bytes_received") > 0 && b.count("bytes_received") > 0
+    });
+}
+
 #[test]
 fn programs_of_two_machines_talk_in_encrypted_messages() {
     if !have(&[("python3", "python3")]) {
         return;
     }
     let Some(network) = TestNetwork::up(2) else { return };
-    let [a, b] = [0, 1].map(|number| Host { machine: &network.machines[number] });
-    let _engines = [&a, &b].map(|host| {
-        host.start_until(host.bywire(&["engine", "up"]), "the engine serves the programs of this user")
-    });
+    let frames = Wire::new(&network).capture("prefer", until_carried);
+    assert!(is_in(&frames, BEFORE), "{} bytes: nothing was captured", frames.len());
+    assert!(!is_in(&frames, AFTER), "it crosses in clear");
+}
+
+#[test]
+fn not_one_byte_of_what_programs_say_crosses_in_clear_where_that_is_required() {
+    if !have(&[("python3", "python3")]) {
+        return;
+    }
+    let Some(network) = TestNetwork::up(2) else { return };
+    let wire = Wire::new(&network);
+    let frames = wire.capture("require", until_carried);
+    assert!(is_in(&frames, &7000u16.to_be_bytes()) && frames.len() > 10_000, "{} bytes", frames.len());
+    assert!(![BEFORE, AFTER].iter().any(|word| is_in(&frames, word)), "it crosses in clear");
+    // A program that does not require it gets nothing, and says nothing that is heard.
+    let [a, b] = &wire.hosts;
     let address = b.machine.address.ip().to_string();
-    let (captured, flag) = (a.place("captured"), a.place("flag"));
-    let capture = a.start_until(a.plain(&["python3", "-c", CAPTURE, &captured]), "captures");
-    let mut server = b.start(b.carried(&["python3", "-c", ECHO, &address]));
-    // Looked up, as a connection would be the server's only one: port 7000 in the state LISTEN.
-    eventually("the server listens", || {
-        let read = || std::fs::read_to_string("/proc/thread-self/net/tcp").expect("a table");
-        let table = b.machine.namespace.run(read).expect("inside");
-        table.lines().any(|line| line.contains(":1B58 00000000:0000 0A"))
+    let mut server = b.start(b.carried("off", &["python3", "-c", ECHO, &address]));
+    let connect = ["python3", "-c", TALK, &address, &a.place("none")];
+    let refused = || a.inside(a.carried("require", &connect), ended);
+    let said = eventually("the server listens", || {
+        let said = String::from_utf8_lossy(&refused().stderr).into_owned();
+        (!said.contains("ConnectionRefusedError")).then_some(said)
     });
-    let mut client = a.start(a.carried(&["python3", "-c", TALK, &address, &flag]));
-    eventually("both directions are carried", || {
-        a.count("bytes_sent") > 0 && a.count("bytes_received") > 0 && b.count("bytes_received") > 0
-    });
-    std::fs::write(&flag, "").expect("written");
-    assert!(client.end("the client ends").success());
-    assert!(server.end("the server ends").success());
-    drop(capture);
-    let frames = std::fs::read(&captured).expect("captured");
-    let is_there = |word: &[u8]| frames.windows(word.len()).any(|window| window == word);
-    assert!(
-        is_there(b"before the connection leaves the kernel"),
-        "{} bytes: nothing was captured",
-        frames.len()
-    );
-    assert!(!is_there(b"on the way to another machine"), "it crosses in clear");
-    eventually("nothing is left", || a.count("carried") + b.count("carried") == 0);
+    assert!(said.contains("ConnectionResetError") || said.contains("BrokenPipeError"), "{said}");
+    assert!(a.count("unmet") > 0);
+    assert!(!server.end("the server ends").success(), "it has seen an end in order");
+    let status = a.inside(a.bywire(&["engine", "status"]), ended);
+    assert!(String::from_utf8_lossy(&status.stdout).contains("reset that had to be carried"), "{status:?}");
+}
+
+#[test]
+fn a_program_that_cannot_be_held_to_the_requirement_does_not_start() {
+    let fabric = Fabric::new();
+    let refusal = |program: &str| {
+        let output = ended(&mut fabric.bywire(&["run", "--engine", "require", "--", program]));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = refusal("true");
+    assert!(said.contains("no engine of this user runs: start one by `bywire engine up"), "{said}");
+    let engine = Engine::start(&fabric, &["--links", "relay"]);
+    let said = refusal("true");
+    assert!(said.contains("carries nothing to other machines"), "{said}");
+    drop(engine);
+    // The one program that every distribution links statically.
+    if std::path::Path::new("/sbin/ldconfig").exists() {
+        let said = refusal("/sbin/ldconfig");
+        assert!(said.contains("linked statically"), "{said}");
+    } else {
+        println!("not run: /sbin/ldconfig is needed, as a program that is linked statically");
+    }
 }
