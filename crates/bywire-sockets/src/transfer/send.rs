@@ -189,7 +189,7 @@ fn send_within(
         true => real(),
         false => send_otherwise(connection, parts, flags),
     };
-    let (mut done, mut fruitless, mut deadline) = (0, 0, None);
+    let (mut done, mut fruitless, mut deadline, mut looks) = (0, 0, None, 0);
     sanitizer::sends();
     jumps::forget();
     signal_deferral::begin_call();
@@ -250,9 +250,12 @@ fn send_within(
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
             Step::Kernel if connection.is_required() && total > 0 => {
-                // Nothing is between the two engines yet, or nothing ever will be.
+                // The two engines have not agreed yet, or never will. The way may have opened since the look.
                 if connection.has_way() {
-                    connection.refuse_kernel();
+                    looks += 1;
+                    if connection.has_no_way() || looks > LOOKS_MAX {
+                        connection.refuse_kernel();
+                    }
                     continue;
                 }
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
@@ -337,6 +340,8 @@ fn refused(connection: &Connection, done: usize, flags: i32, has_slept: bool) ->
     if connection.is_unix() { None } else { connection.take_error().map(errno::fail) }
 }
 
+/// Looks at an open way that must be taken, and cannot be.
+const LOOKS_MAX: u32 = 1000;
 /// Bytes of a long send that are published at once.
 const PIECE_BYTES: usize = 16 << 10;
 /// The kernel is asked about the other end at one send of this many.
