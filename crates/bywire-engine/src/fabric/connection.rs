@@ -133,6 +133,10 @@ impl Offered {
             Err(error) => return Err((socket, error)),
         };
         STREAM.found(&Mapped::new(&own));
+        if is_required {
+            // What the program sends waits in its ring from the beginning.
+            STREAM.prepare(&Mapped::new(&own));
+        }
         Ok((Self { socket, own, is_required }, files))
     }
 
@@ -210,7 +214,9 @@ impl FarConnection {
     /// The other engine has the other end: the program may leave the kernel from here on.
     pub fn begin(&mut self) {
         self.report_at(WINDOW_BYTES as usize);
-        STREAM.prepare(&Mapped::new(&self.own));
+        if !self.is_required {
+            STREAM.prepare(&Mapped::new(&self.own));
+        }
         self.news = Some(News::Route);
     }
 

@@ -364,6 +364,11 @@ impl Fabric {
                 entry.connection.note_gone();
             }
             Some(entry) if entry.stream.is_some() => self.lose(name, pairing),
+            // It may have sent something, for which the other engine is waited for.
+            Some(entry) if entry.connection.is_required() && !entry.connection.is_inherited() => {
+                entry.connection.note_gone();
+            }
+            Some(entry) if entry.connection.is_required() => self.lose(name, pairing),
             Some(_) => self.end(name, pairing),
             None => self.refused(name),
         }

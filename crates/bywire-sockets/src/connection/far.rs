@@ -17,7 +17,7 @@ use bywire_ring::stream::{ASKS_BACK, HALF, Route};
 
 use crate::connection::owed;
 use crate::connection::sockets::{Connection, STREAM, Socket};
-use crate::memory::arena::{FAILED, HUNG_UP};
+use crate::memory::arena::FAILED;
 use crate::os::kernel;
 
 /// The time from one check of the engine to the next, while nothing waits for it.
@@ -42,20 +42,6 @@ impl Connection {
     #[inline(always)]
     pub fn is_required(&self) -> bool {
         self.shared.is_required.load(Ordering::Relaxed) != 0
-    }
-
-    /// Returns whether what this end sends now finds a way that does not lead through the kernel, or an error.
-    pub fn has_way(&self) -> bool {
-        STREAM.peer_is_prepared(&self.remote) || self.has_no_way()
-    }
-
-    /// Returns whether there will never be such a way.
-    pub fn has_no_way(&self) -> bool {
-        self.is_broken()
-            || self.is_lost()
-            || self.has_no_engine()
-            || self.shared.never.load(Ordering::Relaxed) != 0
-            || self.shared.ended.load(Ordering::Relaxed) & (HUNG_UP | FAILED) != 0
     }
 
     /// Ends a connection that can only go on through the kernel, and must not. Returns whether it is such a one.

@@ -81,9 +81,8 @@ impl Connection {
                     ready.bits |= self.room_bits();
                 }
             }
-            _ if self.is_required() => {
-                ready.bits |= if wanted & OUT != 0 && self.has_way() { self.room_bits() } else { 0 };
-            }
+            // It goes into the ring, or fails.
+            _ if self.is_required() => ready.bits |= if wanted & OUT != 0 { self.room_bits() } else { 0 },
             _ if self.owes() => (ready.ask, ready.withheld) = (ready.ask | libc::EPOLLOUT as u32, OUT),
             _ => ready.ask |= wanted & OUT,
         }

@@ -6,7 +6,7 @@
 //! | the other end | what follows |
 //! | --- | --- |
 //! | on this machine, or on none of the fabric | the connection goes on as without the requirement |
-//! | on another node | the engine gives memory at once. A send waits there until the two engines have agreed, or have given up |
+//! | on another node | the engine gives memory at once. What is sent waits there until the two engines have agreed, or have given up |
 //! | on another node, and something is in the way | the connection is reset, and the call fails |
 //!
 //! This is decided when a connection is accepted, when `connect` returns, when the program asks how a connect has ended, and at

@@ -189,7 +189,7 @@ fn send_within(
         true => real(),
         false => send_otherwise(connection, parts, flags),
     };
-    let (mut done, mut fruitless, mut deadline, mut looks) = (0, 0, None, 0);
+    let (mut done, mut fruitless, mut deadline) = (0, 0, None);
     sanitizer::sends();
     jumps::forget();
     signal_deferral::begin_call();
@@ -249,29 +249,8 @@ fn send_within(
                 }
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
-            Step::Kernel if connection.is_required() && total > 0 => {
-                // The two engines have not agreed yet, or never will. The way may have opened since the look.
-                if connection.has_way() {
-                    looks += 1;
-                    if connection.has_no_way() || looks > LOOKS_MAX {
-                        connection.refuse_kernel();
-                    }
-                    continue;
-                }
-                if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
-                    connection.shared.full.fetch_add(1, Ordering::Relaxed);
-                    return errno::fail(libc::EAGAIN);
-                }
-                let deadline = *deadline.get_or_insert_with(|| connection.deadline(libc::SO_SNDTIMEO));
-                waiting.get_or_insert_with(|| Waiting::begin(connection));
-                let woken = connection.sleep(Sleep::Room, fruitless, deadline, || connection.has_way());
-                fruitless += 1;
-                match woken {
-                    Woken::Recheck => connection.ask_kernel(),
-                    Woken::Signal => return errno::fail(libc::EINTR),
-                    Woken::TimeOut => return errno::fail(libc::EAGAIN),
-                }
-            }
+            // Its engine was ready from the beginning.
+            Step::Kernel if total > 0 && connection.refuse_kernel() => {}
             Step::Kernel => {
                 // As the program asked, sleeping where the call would sleep without this library.
                 let Some(_inside) = enter(connection) else { continue };
@@ -340,8 +319,6 @@ fn refused(connection: &Connection, done: usize, flags: i32, has_slept: bool) ->
     if connection.is_unix() { None } else { connection.take_error().map(errno::fail) }
 }
 
-/// Looks at an open way that must be taken, and cannot be.
-const LOOKS_MAX: u32 = 1000;
 /// Bytes of a long send that are published at once.
 const PIECE_BYTES: usize = 16 << 10;
 /// The kernel is asked about the other end at one send of this many.

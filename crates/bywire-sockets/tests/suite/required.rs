@@ -363,17 +363,11 @@ fn required_server() {
     let listener = TcpListener::bind((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("listen");
     say("listens");
     let mut seen = Vec::new();
+    // A connection over which a byte has come by then is refused at once.
     if let Ok((mut stream, _)) = listener.accept() {
-        let reader = std::thread::spawn({
-            let mut stream = stream.try_clone().expect("a copy");
-            move || {
-                let mut found = Vec::new();
-                let _end = stream.read_to_end(&mut found);
-                found
-            }
-        });
-        assert!(stream.write_all(SECRET).is_err(), "it was sent");
-        seen = reader.join().expect("no panic");
+        // Into memory.
+        let _sent = stream.write_all(SECRET);
+        assert!(stream.read_to_end(&mut seen).is_err(), "an end in order");
     }
     say(&seen.len().to_string());
 }
@@ -408,7 +402,10 @@ fn connecting() {
         let connected = TcpStream::connect((told("BYWIRE_TEST_ADDRESS").as_str(), PORT));
         let took_ms = started.elapsed().as_millis();
         match connected {
-            Ok(mut stream) => say(&format!("connected {took_ms} {}", stream.write_all(SECRET).is_ok())),
+            Ok(mut stream) => {
+                let _sent = stream.write_all(SECRET);
+                say(&format!("connected {took_ms} {}", stream.read_to_end(&mut Vec::new()).is_ok()));
+            }
             Err(error) => say(&format!("{:?} {took_ms} false", error.kind())),
         }
         line.clear();
@@ -479,4 +476,47 @@ fn connections_on_this_machine_and_to_strangers_are_free() {
     assert_eq!(server.hear(), "listens");
     let mut client = machines.start(0, machines.services[0].program("client", Some(4)), in_place);
     assert!(client.end().success() && server.end().success());
+}
+
+/// Says something and is gone, before the other program has accepted.
+fn hasty_client() {
+    let seed = far::seed();
+    let mut stream = far::connect();
+    stream.write_all(SECRET).expect("sent");
+    match seed / 2 % 3 {
+        0 => drop(stream),
+        1 => stream.shutdown(std::net::Shutdown::Write).expect("shut down"),
+        // SAFETY: no pointers.
+        _ => unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+        },
+    }
+}
+
+fn late_server() {
+    let listener = TcpListener::bind((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("listen");
+    say("listens");
+    std::thread::sleep(Duration::from_millis(200));
+    let mut found = Vec::new();
+    let ended = listener.accept().map(|(mut stream, _)| stream.read_to_end(&mut found));
+    let is_in_order = matches!(ended, Ok(Ok(_)));
+    assert!(!is_in_order || found == SECRET, "an end behind {} bytes", found.len());
+    say(&is_in_order.to_string());
+}
+
+#[test]
+fn a_program_that_is_gone_before_the_engines_have_agreed_is_heard() {
+    if test_service::plays(&[("client", hasty_client), ("server", late_server)]) {
+        return;
+    }
+    let Some(machines) = Machines::up() else { return };
+    let machines = machines.requiring();
+    for seed in 0..repetitions("BYWIRE_ROUNDS", [6, 12, 300]) {
+        let [mut client, mut server] = machines.programs(["client", "server"], seed);
+        let is_killed = seed % 3 == 2;
+        assert_eq!(client.end().success(), !is_killed, "seed {seed}");
+        let is_in_order = server.hear() == "true";
+        assert!(is_in_order || is_killed, "seed {seed}");
+        assert!(server.end().success(), "seed {seed}");
+    }
 }
