@@ -294,7 +294,7 @@ fn down() -> Result<()> {
     let reset = match counts.carried {
         0 => String::new(),
         carried => {
-            format!("; {} reset", count::of(carried, "one to another machine is", "to other machines are"))
+            format!("; {} reset", count::of(carried, "to another machine is", "to other machines are"))
         }
     };
     bywire_command::output::print(&format!("the engine ends; {connections} on without it{reset}\n"))

@@ -71,8 +71,10 @@ impl Connection {
         let shared = self.shared;
         let known = shared.holders.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         let known = known + usize::from(counts && !holders::is_noted(&shared.holders));
-        let others_go_on = shared.is_replaced.load(Ordering::Relaxed) == 0
-            && shared.processes.load(Ordering::Relaxed) as usize <= known;
+        // A child that has just been forked may not be noted yet. What must not go through the kernel stays with the engine.
+        let others_go_on = self.is_required()
+            || shared.is_replaced.load(Ordering::Relaxed) == 0
+                && shared.processes.load(Ordering::Relaxed) as usize <= known;
         if !others_go_on {
             self.serve();
             self.end_sending(false);
