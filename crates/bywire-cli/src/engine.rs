@@ -20,10 +20,7 @@ use clap::{Args, Subcommand};
 
 use crate::background::{self, Report};
 use crate::count;
-use crate::run::{machine_socket, own_directory};
-
-/// The name of the control socket, in the user's directory.
-const CONTROL: &str = "engine";
+use crate::run::{ENGINE_CONTROL as CONTROL, machine_socket, own_directory};
 
 /// An action on the engine of this user.
 #[derive(Args, Debug)]
@@ -227,19 +224,6 @@ fn pairing_service() -> Result<PathBuf> {
     let command = std::env::current_exe().context("cannot tell where this command is")?;
     launch.found_service(&command)?;
     Ok(launch.service().to_owned())
-}
-
-/// Checks that this user's engine carries connections to other machines.
-///
-/// # Errors
-/// It does not, or there is none.
-pub fn check_far() -> Result<()> {
-    if !ask(Request::Status)?.is_far {
-        bail!(
-            "the engine of this user carries nothing to other machines: start it once `bywire up` runs, with link `fabric`"
-        );
-    }
-    Ok(())
 }
 
 fn control_path() -> Result<PathBuf> {

@@ -13,6 +13,7 @@ use bywire_command::chosen::Chosen;
 use bywire_command::exit_status::{Misuse, complain};
 use bywire_command::option_row::OptionRow;
 use bywire_command::options;
+use bywire_engine::control::{self, Request};
 use bywire_pairing::launch::{self, Launch, LaunchError};
 use bywire_pairing::protocol::{
     CALLS_VARIABLE, ENGINE_VARIABLE, ENGINE_WORDS, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE,
@@ -26,7 +27,7 @@ use clap::Args;
 use rustix::fs::{Access, access};
 
 use crate::explain::Account;
-use crate::{engine, preload_check, preload_diagnosis};
+use crate::{preload_check, preload_diagnosis};
 
 /// A service without programs ends after this time.
 pub const IDLE: Duration = Duration::from_secs(30);
@@ -83,6 +84,8 @@ options! {
     }
 }
 
+/// The name of the control socket of a user's engine, in the user's directory.
+pub const ENGINE_CONTROL: &str = "engine";
 /// The word of [`ENGINE_WORDS`] for programs that send nothing in clear to a node of the fabric.
 const REQUIRE: &str = "require";
 
@@ -174,7 +177,7 @@ impl RunArgs {
                     bail!("`{program}` cannot be held to --engine require: {reason}");
                 }
                 let launch = served(launch, true)?;
-                engine::check_far().context("--engine require needs an engine")?;
+                check_far(&directory.join(ENGINE_CONTROL)).context("--engine require needs an engine")?;
                 Some(launch)
             }
             None => Some(served(launch, false)?),
@@ -217,6 +220,19 @@ fn check_engine() -> Result<()> {
         bail!("{ENGINE_VARIABLE}={} is not valid: it is {}", word.display(), ENGINE_WORDS.join(", "));
     }
     Ok(())
+}
+
+/// Checks that this user's engine, which answers at `control`, carries connections to other machines.
+fn check_far(control: &Path) -> Result<()> {
+    let counts = control::ask(control, Request::Status)
+        .with_context(|| format!("the engine at {} does not answer", control.display()))?;
+    match counts {
+        None => bail!("no engine of this user runs: start one by `bywire engine up --background`"),
+        Some(counts) if !counts.is_far => bail!(
+            "the engine of this user carries nothing to other machines: start it once `bywire up` runs, with link `fabric`"
+        ),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Checks that the library can write the log, because it would not report that.

@@ -348,7 +348,8 @@ fn as_nobody(line: &str) -> String {
 }
 
 /// The rate of GET in the output of `redis-benchmark --csv`.
-fn gets_per_second(printed: &str) -> Result<f64> {
+/// The rate in the output of redis-benchmark.
+pub fn gets_per_second(printed: &str) -> Result<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix("\"GET\",\""));
     positive(line.and_then(|line| line.split('"').next()), "redis-benchmark prints no rate of GET")
 }

@@ -180,12 +180,12 @@ fn iperf3(place: &Place, options: &str) -> Result<Value> {
     report(&place.converse("", "iperf3", ["-s", &client])?)
 }
 
-fn report(printed: &str) -> Result<Value> {
+pub fn report(printed: &str) -> Result<Value> {
     serde_json::from_str(printed).context("iperf3 prints no JSON")
 }
 
 /// The received bytes per second in iperf3's report.
-fn received(report: &Value) -> Result<f64> {
+pub fn received(report: &Value) -> Result<f64> {
     let bits = number(report, "/end/sum_received/bits_per_second").or_else(|_| {
         let arrived = 1.0 - number(report, "/end/sum/lost_percent")? / 100.0;
         Ok::<_, anyhow::Error>(number(report, "/end/sum/bits_per_second")? * arrived)

@@ -18,6 +18,7 @@ mod quic;
 mod rivals;
 mod run;
 mod tunnel;
+mod way;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

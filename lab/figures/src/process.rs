@@ -123,12 +123,17 @@ impl Place {
     /// The server is new for each attempt: some end by themselves, and the way to it may still be closed.
     pub fn converse(&self, prefix: &str, program: &str, arguments: [&str; 2]) -> Result<String> {
         let [server, client] = arguments.map(|arguments| format!("{prefix} {program} {arguments}"));
-        let command = |end, line| command(self.namespace(end), Some(core(end)), line);
+        self.converse_by(program, [&server, &client])
+    }
+
+    /// The same for ends that have a line each, the server's first. `program` is the client's name.
+    pub fn converse_by(&self, program: &str, [server, client]: [&str; 2]) -> Result<String> {
+        let command = |end, line: &str| command(self.namespace(end), Some(core(end)), line);
         let started = Instant::now();
         loop {
-            let _server = start(&mut command(End::Target, &server)?)?;
+            let _server = start(&mut command(End::Target, server)?)?;
             std::thread::sleep(LISTENING);
-            let asking = start_piped(&mut command(End::Source, &client)?)?;
+            let asking = start_piped(&mut command(End::Source, client)?)?;
             match asking.printed(program, RIVAL_TIMEOUT) {
                 Ok(printed) => return Ok(printed),
                 Err(error) if started.elapsed() > CROSSING => return Err(error),

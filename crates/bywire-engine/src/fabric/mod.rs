@@ -7,6 +7,7 @@ mod connection;
 mod link;
 mod matching;
 mod nodes;
+mod required;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,7 @@ const CALL_AGAIN: Duration = Duration::from_secs(1);
 /// The same for one that a connection requires.
 const CALL_SOON: Duration = Duration::from_millis(50);
 /// How long a program's connection that requires it waits for the other end. It is reset then.
-const REQUIRED_WAIT: Duration = Duration::from_secs(5);
+const REQUIRED_WAIT: Duration = Duration::from_secs(10);
 /// Engines that may be connected.
 const PEERS_MAX: usize = 2048;
 
@@ -168,30 +169,6 @@ impl Fabric {
         self.connections.values().any(|entry| entry.connection.is_about_to_read())
     }
 
-    /// The time until a connection has waited long enough, if there is one.
-    pub fn patience(&self) -> Option<Duration> {
-        let patience = self.required.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
-        if self.unreached.is_empty() { patience } else { patience.map(|patience| patience.min(CALL_SOON)) }
-    }
-
-    /// The addresses of other nodes that the pairing service knows.
-    pub fn told_nodes(&self) -> &HashSet<IpAddr> {
-        &self.told_nodes
-    }
-
-    /// Its descriptor can be read when the nodes may have changed.
-    pub fn nodes(&self) -> &Nodes {
-        &self.nodes
-    }
-
-    /// Tells the pairing service of nodes that have come and gone.
-    pub fn tell_nodes(&mut self, pairing: &mut PairingClient) {
-        let found = self.nodes.others();
-        found.difference(&self.told_nodes).for_each(|address| pairing.note_node(*address, true));
-        self.told_nodes.difference(&found).for_each(|address| pairing.note_node(*address, false));
-        self.told_nodes = found;
-    }
-
     /// The number of connections that streams carry now.
     pub fn carried(&self) -> usize {
         self.connections.values().filter(|entry| entry.stream.is_some()).count()
@@ -256,42 +233,6 @@ impl Fabric {
         self.offers.insert(name, (socket, is_required));
         self.act(action, pairing);
         Ok(())
-    }
-
-    /// Calls the engines again that connections require and that were not there.
-    fn call_again(&mut self, pairing: &mut PairingClient) {
-        for node in std::mem::take(&mut self.unreached) {
-            if self.link_to(&node, CALL_SOON).is_some() {
-                self.reached(&node, pairing);
-            } else {
-                self.unreached.insert(node);
-            }
-        }
-    }
-
-    /// The engine of this node can be asked from here on.
-    fn reached(&mut self, node: &str, pairing: &mut PairingClient) {
-        self.unreached.remove(node);
-        for action in self.matching.reached(node) {
-            self.act(action, pairing);
-        }
-    }
-
-    /// Resets connections that require to be carried, and have waited for the other end for long enough.
-    fn end_unmet(&mut self, pairing: &mut PairingClient) -> bool {
-        let mut has_ended = false;
-        while let Some((due, name)) = self.required.front().copied()
-            && due <= Instant::now()
-        {
-            self.required.pop_front();
-            let is_carried = self.connections.get(&name).is_some_and(|entry| entry.stream.is_some());
-            if !is_carried && self.has(name) {
-                self.counts.unmet += 1;
-                self.lose(name, pairing);
-                has_ended = true;
-            }
-        }
-        has_ended
     }
 
     /// Forgets an end with these addresses that is not carried and has ended in the kernel, as the addresses are used anew.

@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywire_node::client;
@@ -15,6 +14,8 @@ use bywire_wire::service::status::{Node, State};
 
 /// How often the service is asked at most. A node that was just added is unknown for so long.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Times that it is asked at first.
+const TRIES: u32 = 3;
 /// How often it is asked for the sake of programs that require to know.
 const WATCH: Duration = Duration::from_secs(5);
 
@@ -31,8 +32,8 @@ struct Shared {
     known: Mutex<Known>,
     /// Signalled when something else is known than before.
     changed: Eventfd,
-    /// The service is asked again and again.
-    is_watched: AtomicBool,
+    /// Set once the service is to be asked again and again.
+    is_watched: OnceLock<()>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,18 +46,19 @@ impl Nodes {
     /// Asks the service, and is ready to ask it again.
     ///
     /// # Errors
-    /// The error of the kernel, which has no thread or no descriptor.
+    /// The error of the kernel, which has no thread or no descriptor. [`io::ErrorKind::TimedOut`]: the service does not answer, so
+    /// every address might be a node's.
     pub fn find() -> io::Result<Self> {
+        let found = (0..TRIES).find_map(|_| Known::ask()).ok_or(io::ErrorKind::TimedOut)?;
         let shared = Arc::new(Shared {
-            known: Mutex::new(Known::ask().unwrap_or_default()),
+            known: Mutex::new(found),
             changed: Eventfd::new()?,
-            is_watched: AtomicBool::new(false),
+            is_watched: OnceLock::new(),
         });
         let (ask, asked) = mpsc::sync_channel::<()>(1);
         let asking = Arc::clone(&shared);
         let look = move || {
-            // Relaxed, here and in `watch`: a flag of its own, and a question follows it.
-            let pause = || if asking.is_watched.load(Ordering::Relaxed) { WATCH } else { Duration::MAX };
+            let pause = || asking.is_watched.get().map_or(Duration::MAX, |()| WATCH);
             while asked.recv_timeout(pause()) != Err(RecvTimeoutError::Disconnected) {
                 let began = Instant::now();
                 asking.ask();
@@ -69,7 +71,7 @@ impl Nodes {
 
     /// From here on a node that is added or removed is noticed by itself.
     pub fn watch(&self) {
-        if !self.shared.is_watched.swap(true, Ordering::Relaxed) {
+        if self.shared.is_watched.set(()).is_ok() {
             let _is_asking = self.ask.try_send(());
         }
     }

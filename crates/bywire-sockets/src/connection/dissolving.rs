@@ -10,7 +10,7 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::connection::{log, outcome};
 use crate::memory::arena::{broken, stage};
 use crate::os::{errno, kernel};
-use crate::pairing::offer;
+use crate::pairing::{account, offer};
 
 /// Before a connect: a socket whose connection never came about, or that was a listener, is like a new one.
 pub fn before_connect(fd: i32) {
@@ -42,7 +42,7 @@ pub fn after_dissolving(fd: i32) {
             Err(plain) => {
                 count_end(&plain);
                 forget(&plain);
-                offer::end(&plain);
+                account::end(&plain);
             }
         }
     });
@@ -86,7 +86,7 @@ impl Connection {
             self.unguard();
         });
         forget(self);
-        offer::end(self);
+        account::end(self);
         self.tell(News::Route);
         self.wake_own();
     }

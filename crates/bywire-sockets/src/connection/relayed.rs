@@ -153,6 +153,10 @@ impl Connection {
         self.check_engine();
         let mut is_shut = false;
         self.with_sending(|| {
+            // Nothing was sent yet, and the other engine may not know of the connection: the kernel's end would come first.
+            if self.is_required() && STREAM.route(&self.own) == Ok(Route::Kernel) {
+                STREAM.cut(&self.own, 0);
+            }
             is_shut = self.sends_by_engine();
             if is_shut {
                 self.shared.ended.fetch_or(SHUT_SENDING, Ordering::Relaxed);

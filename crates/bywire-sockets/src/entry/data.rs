@@ -15,8 +15,8 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
-use crate::pairing::requirement::{self, to_kernel};
-use crate::process::exec;
+use crate::pairing::requirement::to_kernel;
+use crate::process::{exec, lifecycle};
 use crate::transfer::kernel_wait::paying;
 use crate::transfer::left;
 use crate::transfer::receive::receive;
@@ -166,6 +166,10 @@ take_over! {
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
         if !are_readable(messages, message_count(count)) {
+            // The kernel would send those that can be read.
+            if policy::is_required() {
+                return errno::fail(libc::EFAULT) as c_int;
+            }
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         }
@@ -463,7 +467,7 @@ fn before_control(message: *const msghdr) {
 /// Notes the descriptors that have come with a message, which was received.
 fn note_received(message: *const msghdr) {
     if policy::is_required() {
-        each_passed(message, &mut requirement::track_received);
+        each_passed(message, &mut lifecycle::track_received);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, real};
-use crate::pairing::requirement::to_kernel;
+use crate::pairing::requirement::{self, to_kernel};
 use crate::process::sandbox::all_to_kernel;
 use crate::transfer::send::send as send_parts;
 
@@ -191,6 +191,11 @@ fn send_at(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c
 fn send_file(target: c_int, source: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::sendfile(target, source, offset, count) };
+    if let Some(socket) = sockets::socket(target)
+        && let Err(number) = requirement::admit_send(&socket, 0)
+    {
+        return errno::fail(number);
+    }
     if !sockets::socket(target).is_some_and(|socket| socket.is_carried()) {
         to_kernel(source, Reason::Option);
         // The parts are asked for only if the connection is carried by then.

@@ -1,6 +1,7 @@
 //! Calls that make, connect, accept, configure and shut down sockets.
 
 use core::ffi::{c_int, c_void};
+use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
@@ -64,7 +65,7 @@ take_over! {
         let parts = length >= 2 && are_readable(address.cast::<u16>(), 1) && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
         if !parts {
             dissolving::before_connect(fd);
-            if let Err(number) = requirement::before_connect(fd) {
+            if let Err(number) = requirement::before_connect(fd, internet_address(address, length)) {
                 return errno::fail(number) as c_int;
             }
         }
@@ -187,6 +188,16 @@ fn keep_timeout(fd: c_int, name: c_int, value: *const i64) {
     if let Some(place) = socket.shared.has_timeout.get(direction) {
         place.store(if is_negative { NEVER_WAITS } else { 2 }, Ordering::Relaxed);
     }
+}
+
+/// The address of the internet that a connect names.
+fn internet_address(address: *const sockaddr, length: socklen_t) -> Option<IpAddr> {
+    let bytes = (length as usize).min(size_of::<libc::sockaddr_storage>());
+    if !are_readable(address.cast::<u8>(), bytes) {
+        return None;
+    }
+    // SAFETY: the program's own, which can be read.
+    kernel::address_in(unsafe { core::slice::from_raw_parts(address.cast::<u8>(), bytes) })
 }
 
 /// Returns the descriptor of a new socket, unless the program must not have it.

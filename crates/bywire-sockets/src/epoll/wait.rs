@@ -19,7 +19,7 @@ use crate::epoll::{nested, parked, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
-use crate::pairing::offer;
+use crate::pairing::account;
 use crate::wakeup::doorbell;
 use crate::wakeup::spin;
 
@@ -94,7 +94,7 @@ impl Wait<'_> {
         let Some(unannounced) = Unannounced::enter(view.name, view.set, view.place) else {
             return self.turn_of_carried(view, left_ns);
         };
-        let heard = (self.real)(self.events, self.count, offer::before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, account::before_wait(left_ns));
         errno::keep(|| drop(unannounced));
         self.result(view, heard)
     }
@@ -140,7 +140,7 @@ impl Wait<'_> {
             true => left_ns,
             false => Some(left_ns.unwrap_or(u64::MAX).min(10_000_000)),
         };
-        let heard = (self.real)(self.events, self.count, offer::before_wait(left_ns));
+        let heard = (self.real)(self.events, self.count, account::before_wait(left_ns));
         errno::keep(|| drop(sleeping));
         self.result(view, heard)
     }

@@ -69,6 +69,8 @@ const END: usize = 216;
 const WINDOW: usize = 228;
 
 const TCP_SYN_SENT: u8 = 2;
+/// From asm-generic/socket.h.
+const SO_PEERNAME: i32 = 28;
 const TCP_CLOSE: u8 = 7;
 /// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK` and `TCP_CLOSING`: the other end has finished. A
 /// connection that was reset is in `TCP_CLOSE` without such an end, and nothing more can be received from it.
@@ -364,32 +366,56 @@ pub fn push(fd: i32) {
     }
 }
 
-/// The address of an end of a TCP socket, by `getsockname` or `getpeername`. `None`: there is none.
-pub fn address(
-    fd: i32,
-    name: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
-) -> Option<IpAddr> {
-    let mut found = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: room for any address, whose length the kernel bounds; zeros are one.
-    let (status, found) = errno::keep(|| unsafe {
-        let status = name(fd, found.as_mut_ptr().cast(), &raw mut length);
-        (status, found.assume_init())
-    });
-    let address = (&raw const found).cast::<u8>();
-    // SAFETY: within the storage. An IPv4 address lies behind family and port, an IPv6 address behind the flow as well.
-    let (four, six) =
-        unsafe { (address.add(4).cast::<[u8; 4]>().read(), address.add(8).cast::<[u8; 16]>().read()) };
-    match i32::from(found.ss_family) {
-        libc::AF_INET if status == 0 => Some(IpAddr::from(four)),
-        libc::AF_INET6 if status == 0 => Some(IpAddr::from(six).to_canonical()),
+/// An end of a TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    Own,
+    /// The other end, also while the socket connects, and after its connection was reset.
+    Peer,
+}
+
+/// The address of an end. `None`: there is none.
+pub fn address(fd: i32, end: Named) -> Option<IpAddr> {
+    let mut found = [0u8; size_of::<libc::sockaddr_storage>()];
+    match end {
+        // The kernel refuses to write more room than the address has.
+        Named::Peer => {
+            let lengths = [size_of::<libc::sockaddr_in6>(), size_of::<libc::sockaddr_in>()];
+            lengths.into_iter().find_map(|length| {
+                errno::keep(|| option(fd, libc::SOL_SOCKET, SO_PEERNAME, found.get_mut(..length)?))
+            })?;
+        }
+        Named::Own => {
+            let mut length = found.len() as libc::socklen_t;
+            // SAFETY: room for any address, whose length the kernel bounds.
+            let status =
+                errno::keep(|| unsafe { libc::getsockname(fd, found.as_mut_ptr().cast(), &raw mut length) });
+            if status != 0 {
+                return None;
+            }
+        }
+    }
+    address_in(&found)
+}
+
+/// The address in the bytes of a `sockaddr`, if it is one of the internet and has a port.
+pub fn address_in(bytes: &[u8]) -> Option<IpAddr> {
+    let (family, rest) = bytes.split_first_chunk()?;
+    let (port, rest) = rest.split_first_chunk::<2>()?;
+    if *port == [0; 2] {
+        return None;
+    }
+    match i32::from(libc::sa_family_t::from_ne_bytes(*family)) {
+        libc::AF_INET => rest.first_chunk::<4>().map(|four| IpAddr::from(*four)),
+        // Behind the flow.
+        libc::AF_INET6 => rest.get(4..)?.first_chunk::<16>().map(|six| IpAddr::from(*six).to_canonical()),
         _ => None,
     }
 }
 
 /// Returns whether the peer of a TCP socket is at a loopback address, or unknown.
 pub fn is_on_loopback(fd: i32) -> bool {
-    address(fd, libc::getpeername).is_none_or(|address| address.is_loopback())
+    address(fd, Named::Peer).is_none_or(|address| address.is_loopback())
 }
 
 /// Resets a TCP connection. Its descriptor stays, without a connection.

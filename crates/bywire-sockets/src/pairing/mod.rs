@@ -1,5 +1,6 @@
 //! This program as a client of the pairing service.
 
+pub mod account;
 pub mod offer;
 pub mod requirement;
 pub mod seek;

@@ -20,14 +20,12 @@ use crate::memory::arena::{self, SharedSocket, stage};
 use crate::memory::lock::{Lock, rank};
 use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
-use crate::os::{errno, kernel, own_call, pid, real, signal_deferral};
+use crate::os::{errno, kernel, own_call, pid, real};
 use crate::pairing::seek;
 use crate::wakeup::doorbell;
 
 /// A service that does not answer is not asked again for this time.
 const REST_NS: u64 = 1_000_000_000;
-/// How long a call waits for what it requires, at every step.
-const REQUIRED_NS: u64 = 1_000_000_000;
 /// The user number that stands for users unknown to this user namespace, such as the machine's root.
 const UNMAPPED: u32 = 65_534;
 /// Answers are checked for once in this many calls on sockets that wait for one. The service sends only a few more
@@ -35,8 +33,8 @@ const UNMAPPED: u32 = 65_534;
 const LOOK_EVERY: u32 = 32;
 
 static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
-static SERVICE: AtomicI32 = AtomicI32::new(-1);
-static TALKING: Lock<{ rank::TALKING }> = Lock::new();
+pub(super) static SERVICE: AtomicI32 = AtomicI32::new(-1);
+pub(super) static TALKING: Lock<{ rank::TALKING }> = Lock::new();
 static REST_UNTIL: AtomicU64 = AtomicU64::new(0);
 static QUESTIONS: AtomicU64 = AtomicU64::new(0);
 /// The question that the service has not answered; 0: none.
@@ -47,6 +45,8 @@ static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
 static OFFERED: AtomicU64 = AtomicU64::new(0);
 /// The links that an engine serves for this user, as the service has said last.
 static LINKS: AtomicU8 = AtomicU8::new(0);
+/// The memory of this program's rings that the service knows of.
+pub(super) static NOTED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The service's address: the bytes, and their length, which is published last.
 static PATH: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -117,7 +117,7 @@ pub fn consider(socket: &Socket, before_offer: impl FnOnce()) {
 
 /// Does work that the program must not notice, unless the library may make no calls any more. A child in its parent's
 /// memory does not: the descriptors that it would get are not its parent's.
-fn quietly(work: impl FnOnce()) {
+pub(super) fn quietly(work: impl FnOnce()) {
     if !vforked::is_child()
         && let Some(_own) = own_call::begin()
     {
@@ -244,7 +244,7 @@ fn seek_far(socket: &Socket) {
 }
 
 /// Asks where an address is. `None`: the service does not answer.
-pub fn locate(address: IpAddr) -> Option<u8> {
+pub fn locate(address: IpAddr, end_ns: u64) -> Option<u8> {
     let mut found = None;
     quietly(|| {
         let _held = TALKING.hold_undisturbed();
@@ -254,7 +254,7 @@ pub fn locate(address: IpAddr) -> Option<u8> {
         let question = QUESTIONS.fetch_add(1, Ordering::Relaxed) + 1;
         let [first, second] = address_words(address);
         if say(&Packet { first, second, ..Packet::new(Kind::Locate, question) }, &[]) {
-            listen_within(REQUIRED_NS, |packet| {
+            listen_within(left_ns(end_ns), |packet| {
                 let is_answer = packet.kind == Kind::Located && packet.token == question;
                 found = found.or(is_answer.then_some(packet.code));
                 is_answer
@@ -266,27 +266,31 @@ pub fn locate(address: IpAddr) -> Option<u8> {
 
 /// Has an engine carry this connection to another machine, before any byte of it has gone through the kernel. Returns whether it
 /// is carried by now. The two engines may not have agreed yet.
-pub fn carry(socket: &Socket) -> bool {
-    let end_ns = kernel::now_ns().saturating_add(REQUIRED_NS);
+pub fn carry(socket: &Socket, end_ns: u64) -> bool {
+    // The kernel alone honours these.
+    if !seek::has_no_option(socket) {
+        return false;
+    }
     let mut has_sought = false;
     loop {
         // Acquire: pairs with the release stores of the stage in `offer` and `answered`.
         match socket.shared.stage.load(Ordering::Acquire) {
             stage::PLAIN => quietly(|| offer(socket)),
-            stage::WAITING => quietly(|| has_sought |= require_far(socket, has_sought)),
+            stage::WAITING => quietly(|| has_sought |= require_far(socket, has_sought, end_ns)),
             stage::PAIRED => quietly(|| prepare(socket)),
             stage => return stage == stage::CARRIED,
         }
         let is_hopeless = socket.shared.never.load(Ordering::Relaxed) != 0
             || socket.shared.hindered.load(Ordering::Relaxed) != 0
             || !is_configured();
-        // Acquire: as above.
+        // Acquire: pairs with the store of `CARRIED` in `prepare`.
         let is_carried = socket.shared.stage.load(Ordering::Acquire) == stage::CARRIED;
         if is_carried || is_hopeless || kernel::now_ns() >= end_ns {
             return is_carried;
         }
-        if socket.shared.stage.load(Ordering::Acquire) == stage::PLAIN {
-            // The service has an unanswered offer of this program, or is busy.
+        // Acquire: pairs with the release stores of the stage in `offer` and `answered`.
+        if matches!(socket.shared.stage.load(Ordering::Acquire), stage::PLAIN | stage::PAIRED) {
+            // The service has an unanswered offer of this program, or a thread sleeps in the kernel with it.
             // SAFETY: no descriptors.
             unsafe { real::poll(ptr::null_mut(), 0, 1) };
         }
@@ -296,7 +300,7 @@ pub fn carry(socket: &Socket) -> bool {
 /// Asks for an engine to carry this connection to another machine, unless it was asked, and waits for the answer. Returns whether it was
 /// asked.
 #[inline(never)]
-fn require_far(socket: &Socket, has_sought: bool) -> bool {
+fn require_far(socket: &Socket, has_sought: bool, end_ns: u64) -> bool {
     let _held = TALKING.hold_undisturbed();
     // Acquire: pairs with the release stores of the stage in `answered`.
     if socket.shared.stage.load(Ordering::Acquire) != stage::WAITING || !connect() {
@@ -306,7 +310,7 @@ fn require_far(socket: &Socket, has_sought: bool) -> bool {
     let seek = Packet { code: link::FABRIC, first: 1, ..Packet::new(Kind::Seek, token) };
     let is_asked = has_sought || may_offer() && say(&seek, &[socket.fd]);
     if is_asked {
-        listen_within(REQUIRED_NS, |packet| {
+        listen_within(left_ns(end_ns), |packet| {
             packet.kind == Kind::Answer
                 && packet.token == token
                 && Verdict::of(packet.code) != Some(Verdict::Waiting)
@@ -346,7 +350,7 @@ fn has_leave() -> bool {
 }
 
 /// The name of this use of this record.
-fn token(socket: &Socket) -> u64 {
+pub(super) fn token(socket: &Socket) -> u64 {
     u64::from(socket.shared.generation.load(Ordering::Relaxed)) << 32 | u64::from(socket.index)
 }
 
@@ -368,6 +372,10 @@ fn look() {
 /// Waits for a certain packet, and handles all that come before it.
 fn listen_for(wanted: impl FnMut(&Packet) -> bool) -> bool {
     listen_within(TIMEOUT_MS as u64 * 1_000_000, wanted)
+}
+
+fn left_ns(end_ns: u64) -> u64 {
+    end_ns.saturating_sub(kernel::now_ns())
 }
 
 fn listen_within(limit_ns: u64, mut wanted: impl FnMut(&Packet) -> bool) -> bool {
@@ -395,7 +403,7 @@ fn rest() {
     REST_UNTIL.store(kernel::now_ns() + REST_NS, Ordering::Relaxed);
 }
 
-fn connect() -> bool {
+pub(super) fn connect() -> bool {
     let service = SERVICE.load(Ordering::Relaxed);
     if service >= 0 {
         return descriptors::kind(service) == descriptors::DescriptorKind::Hidden;
@@ -472,7 +480,7 @@ const CONTROL_BYTES: usize = 64;
 struct Control([u8; CONTROL_BYTES]);
 
 /// Sends a packet. `false`: the connection to the service has ended.
-fn say(packet: &Packet, descriptors: &[i32]) -> bool {
+pub(super) fn say(packet: &Packet, descriptors: &[i32]) -> bool {
     let service = SERVICE.load(Ordering::Relaxed);
     if service < 0 || descriptors.len() > DESCRIPTORS_MAX {
         return false;
@@ -727,118 +735,6 @@ fn prepare(socket: &Socket) {
             connection.tell(News::Route);
         }
     }
-}
-
-/// Tells the service that an offer is over. The offer may be waiting there, and its addresses will be reused.
-pub fn end(socket: &Socket) {
-    let offered = &socket.local.offered;
-    if offered.load(Ordering::Relaxed) == 0 || offered.swap(0, Ordering::Relaxed) == 0 {
-        return;
-    }
-    let [first, second] = written_and_read(socket);
-    let packet = Packet { first, second, ..Packet::new(Kind::End, token(socket)) };
-    quietly(|| {
-        let _held = TALKING.hold_undisturbed();
-        if SERVICE.load(Ordering::Relaxed) >= 0 {
-            say(&packet, &[]);
-        }
-    });
-}
-
-/// The bytes that this end has put into its ring, and taken out of its peer's.
-fn written_and_read(socket: &Socket) -> [u64; 2] {
-    // Acquire: pairs with the swap in `offer`, which comes after the mapping.
-    let base = socket.local.own.load(Ordering::Acquire);
-    if base.is_null() {
-        return [0; 2];
-    }
-    // SAFETY: mapped with this length, and in use by `socket`.
-    let own = unsafe { Window::new(base, SEGMENT_BYTES) };
-    [STREAM.tail(&own), STREAM.head(&own)]
-}
-
-/// The sums over all connections that this process has offered and not ended: bytes sent in memory, and ends that have
-/// moved any.
-pub fn tally() -> [u64; 2] {
-    let [mut bytes, mut used] = [0; 2];
-    if SERVICE.load(Ordering::Relaxed) >= 0 {
-        sockets::each_held(|socket, _| {
-            if socket.local.offered.load(Ordering::Relaxed) != 0 {
-                let [sent, received] = written_and_read(socket);
-                bytes += sent;
-                used += u64::from(sent > 0 || received > 0);
-            }
-        });
-    }
-    [bytes, used]
-}
-
-/// The memory of this program's rings that the service knows of.
-static NOTED_BYTES: AtomicU64 = AtomicU64::new(0);
-/// A difference that the service is not told of, unless there is none any more.
-const NOTED_STEP_BYTES: u64 = 1 << 20;
-/// The time when it was told last, and how long it is told nothing then, unless there is no such memory any more.
-static NOTED_NS: AtomicU64 = AtomicU64::new(0);
-const NOTED_PAUSE_NS: u64 = 500_000_000;
-
-/// Does what is due before a wait of the program: pays what is owed, takes memory back, and tells the service of it.
-/// Returns how long the wait may last at most, given its limit.
-#[inline(always)]
-pub fn before_wait(left_ns: Option<u64>) -> Option<u64> {
-    let left_ns = owed::pay_before_wait(left_ns);
-    note_memory();
-    left_ns
-}
-
-/// Tells the service how much memory the rings of this program have.
-#[inline(always)]
-pub fn note_memory() {
-    let (bytes, noted) = (idle_memory::held_bytes(), NOTED_BYTES.load(Ordering::Relaxed));
-    if bytes != noted {
-        note_bytes(bytes, noted);
-    }
-}
-
-#[inline(never)]
-fn note_bytes(bytes: u64, noted: u64) {
-    let is_news = noted.abs_diff(bytes) >= NOTED_STEP_BYTES || bytes == 0;
-    if !is_news || signal_deferral::is_holding() {
-        return;
-    }
-    quietly(|| {
-        // Not too often; and another thread may be waiting for an answer. The next wait tells it.
-        let (now, last) = (kernel::now_ns(), NOTED_NS.load(Ordering::Relaxed));
-        if bytes > 0 && now.saturating_sub(last) < NOTED_PAUSE_NS {
-            return;
-        }
-        let Some(_held) = TALKING.hold_if_free() else { return };
-        NOTED_NS.store(now, Ordering::Relaxed);
-        if SERVICE.load(Ordering::Relaxed) >= 0
-            && say(&Packet { first: bytes, ..Packet::new(Kind::Memory, 0) }, &[])
-        {
-            NOTED_BYTES.store(bytes, Ordering::Relaxed);
-        }
-    });
-}
-
-/// Tells the service of connections that were not carried.
-pub fn note(reason: Reason, count: u64) {
-    errno::keep(|| {
-        let _held = TALKING.hold_undisturbed();
-        if is_configured() && connect() {
-            say(&Packet { code: reason as u8, first: count, ..Packet::new(Kind::Note, 0) }, &[]);
-        }
-    });
-}
-
-/// The program exits, or executes another one. The arguments are the result of [`tally`].
-pub fn leave([bytes, used]: [u64; 2]) {
-    errno::keep(|| {
-        let _held = TALKING.hold_undisturbed();
-        if SERVICE.load(Ordering::Relaxed) >= 0 {
-            say(&Packet { first: bytes, second: used, ..Packet::new(Kind::Leave, 0) }, &[]);
-        }
-    });
 }
 
 /// Connects before this process gives up the privileges that it needs to reach the service. A child that was made by a

@@ -12,22 +12,21 @@
 //! This is decided when a connection is accepted, when `connect` returns, when the program asks how a connect has ended, and at
 //! the latest at its first call that moves data.
 
+use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::protocol::{link, place};
 use bywire_pairing::reason::Reason;
 
-use crate::connection::domain::Domain;
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, policy};
 use crate::memory::arena::stage;
-use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::lock::{Lock, rank};
 use crate::os::{errno, kernel, real};
 use crate::pairing::offer;
 
-/// The highest number of a descriptor that a program inherits and that is looked for.
-const INHERITED_MAX: i32 = 1 << 10;
+/// How long a call waits for the pairing service and the engine, altogether.
+const LIMIT_NS: u64 = 1_000_000_000;
 
 static DECIDING: Lock<{ rank::DECIDING }> = Lock::new();
 
@@ -47,7 +46,20 @@ pub fn admit_send(socket: &Socket, flags: i32) -> Result<(), i32> {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    admit_required(socket).map_err(|_| libc::EPIPE)
+    admit_required(socket).map_err(|number| if number == libc::ECONNRESET { libc::EPIPE } else { number })
+}
+
+/// As [`admit`], for a receive with these flags.
+#[inline(always)]
+pub fn admit_receive(socket: &Socket, flags: i32) -> Result<(), i32> {
+    admit(socket)?;
+    // An urgent byte of a connection that must not go through the kernel is nobody's.
+    let is_urgent = flags & libc::MSG_OOB != 0;
+    if is_urgent && socket.shared.is_required.load(Ordering::Relaxed) != 0 {
+        Err(libc::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 #[inline(never)]
@@ -58,16 +70,17 @@ fn admit_required(socket: &Socket) -> Result<(), i32> {
     if is_decided && shared.is_required.load(Ordering::Relaxed) == 0 || socket.is_carried() {
         return Ok(());
     }
-    errno::keep(|| {
-        let _held = DECIDING.hold_undisturbed();
-        decide(socket)
-    })
+    errno::keep(|| decide(socket))
 }
 
-/// The caller holds the lock: another thread may have decided meanwhile.
 fn decide(socket: &Socket) -> Result<(), i32> {
+    let end_ns = kernel::now_ns().saturating_add(LIMIT_NS);
+    // A socket without a peer never had one, and the kernel moves nothing over it.
+    let Some(peer) = kernel::address(socket.fd, kernel::Named::Peer) else { return Ok(()) };
+    let found = place_of(socket.fd, peer, end_ns);
+    let _held = DECIDING.hold_undisturbed();
     let shared = socket.shared;
-    // Acquire: pairs with the stores of the stage in `open` and `offer::prepare`.
+    // Another thread may have decided meanwhile. Acquire: pairs with the stores of the stage in `open` and `offer::prepare`.
     match shared.stage.load(Ordering::Acquire) {
         stage::CARRIED => return Ok(()),
         stage::HELD => {}
@@ -75,34 +88,43 @@ fn decide(socket: &Socket) -> Result<(), i32> {
         // It was refused.
         _ => return Err(libc::ECONNRESET),
     }
-    let ends = [libc::getsockname, libc::getpeername].map(|name| kernel::address(socket.fd, name));
-    let [Some(own), Some(peer)] = ends else {
-        // The kernel has the right error, unless it is about to connect: then the call would wait for that, and send.
-        return if kernel::is_connecting(socket.fd) { Err(libc::EAGAIN) } else { Ok(()) };
-    };
-    let is_near = peer.is_loopback() || peer == own;
-    let found = if is_near { Some(place::ELSEWHERE) } else { offer::locate(peer) };
     if found == Some(place::ELSEWHERE) {
         open(socket);
         // Until now no call counted as one of the first, which go to the kernel without a look.
         shared.calls.store(0, Ordering::Relaxed);
         return Ok(());
     }
+    if kernel::is_connecting(socket.fd) {
+        return Err(libc::EAGAIN);
+    }
     shared.is_required.store(1, Ordering::Relaxed);
     open(socket);
     let is_far = || shared.link.load(Ordering::Relaxed) == link::FABRIC;
-    if found == Some(place::NODE) && offer::carry(socket) && is_far() {
+    if found == Some(place::NODE) && offer::carry(socket, end_ns) && is_far() {
         return Ok(());
     }
     socket.stay(Reason::Required);
-    kernel::break_off(socket.fd);
+    break_off(socket);
     Err(libc::ECONNRESET)
+}
+
+/// Where a peer is: a [`place`]. `None`: nobody says so in time.
+fn place_of(fd: i32, peer: IpAddr, end_ns: u64) -> Option<u8> {
+    let is_near = peer.is_loopback() || kernel::address(fd, kernel::Named::Own) == Some(peer);
+    if is_near { Some(place::ELSEWHERE) } else { offer::locate(peer, end_ns) }
 }
 
 /// Lets it be a socket like any other.
 fn open(socket: &Socket) {
     // Release: pairs with the acquire loads of the stage. What was decided is stored before.
     socket.shared.stage.store(stage::PLAIN, Ordering::Release);
+}
+
+/// Resets it, unless another thread has closed it and its number means another file.
+fn break_off(socket: &Socket) {
+    if socket.is_current() {
+        kernel::break_off(socket.fd);
+    }
 }
 
 /// A socket was made, or a connection was accepted. Returns the error because of which the program must not have it.
@@ -112,13 +134,28 @@ pub fn refuses_new(fd: i32) -> Option<i32> {
     }
     match sockets::socket(fd) {
         Some(socket) => admit(&socket).err().map(|_| libc::ECONNABORTED),
-        // The library has no record left.
-        None => (errno::keep(|| Domain::of(fd)) == Some(Domain::Tcp)).then_some(libc::EMFILE),
+        None => errno::keep(|| refusal_of_untracked(fd)),
     }
 }
 
-/// Before a connect. `Err`: the error number with which it fails.
-pub fn before_connect(fd: i32) -> Result<(), i32> {
+/// The library has no record left for a TCP socket. Others that speak TCP to most peers, as those of MPTCP and SMC do, it never
+/// has.
+fn refusal_of_untracked(fd: i32) -> Option<i32> {
+    /// `AF_SMC` of linux/socket.h.
+    const SMC: i32 = 43;
+    let found = |name: i32| kernel::number(fd, libc::SOL_SOCKET, name);
+    let is_internet = [libc::AF_INET, libc::AF_INET6, SMC].map(Some).contains(&found(libc::SO_DOMAIN));
+    let is_stream = is_internet && found(libc::SO_TYPE) == Some(libc::SOCK_STREAM);
+    match found(libc::SO_PROTOCOL) {
+        _ if !is_stream => None,
+        Some(libc::IPPROTO_SCTP) => None,
+        Some(libc::IPPROTO_TCP) => Some(libc::EMFILE),
+        _ => Some(libc::EPROTONOSUPPORT),
+    }
+}
+
+/// Before a connect to an address, if it is one of the internet. `Err`: the error number with which it fails.
+pub fn before_connect(fd: i32, address: Option<IpAddr>) -> Result<(), i32> {
     if !policy::is_required() {
         return Ok(());
     }
@@ -134,9 +171,17 @@ pub fn before_connect(fd: i32) -> Result<(), i32> {
             // Release: pairs with the acquire loads of the stage.
             socket.shared.stage.store(stage::HELD, Ordering::Release);
             socket.shared.is_required.store(0, Ordering::Relaxed);
-            Ok(())
         }
-        _ => Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EOPNOTSUPP),
+    }
+    // What keeps it in the kernel may do so past the hooks, so nothing would stop it once it is connected.
+    let is_kernels = socket.shared.never.load(Ordering::Relaxed) != 0;
+    let end_ns = kernel::now_ns().saturating_add(LIMIT_NS);
+    let is_free = |address| errno::keep(|| place_of(fd, address, end_ns)) == Some(place::ELSEWHERE);
+    if is_kernels && address.is_some_and(|address| !is_free(address)) {
+        Err(libc::ECONNREFUSED)
+    } else {
+        Ok(())
     }
 }
 
@@ -155,34 +200,23 @@ pub fn to_kernel(fd: i32, reason: Reason) {
     if policy::is_required()
         && let Some(socket) = sockets::socket(fd)
     {
-        let _refused = admit(&socket);
+        before_unseen(&socket);
     }
     fallback::to_kernel(fd, reason);
 }
 
-/// Before other programs get the sockets that `each` visits: none of them may use one that has to be carried.
-pub fn before_passing(each: impl Fn(&mut dyn FnMut(&Socket))) {
-    if policy::is_required() {
-        each(&mut |socket| _ = admit(socket));
+/// From here on calls may move data over this socket that are not seen. One that is carried is returned to the kernel next, which
+/// resets it.
+pub fn before_unseen(socket: &Socket) {
+    if admit(socket) == Err(libc::EAGAIN) {
+        socket.stay(Reason::Required);
+        break_off(socket);
     }
 }
 
-/// Tracks the TCP sockets that this program was started with.
-pub fn track_inherited() {
-    if policy::is_required() {
-        (0..INHERITED_MAX).for_each(track_received);
-    }
-}
-
-/// Tracks a socket that another program has passed to this one.
-pub fn track_received(fd: i32) {
-    if policy::is_required()
-        && fd >= 0
-        && descriptors::kind(fd) == DescriptorKind::Untracked
-        && errno::keep(|| Domain::of(fd)) == Some(Domain::Tcp)
-    {
-        sockets::track(fd, false);
-    }
+/// A forked child has no other thread that could be deciding.
+pub fn after_fork_in_child() {
+    DECIDING.reset();
 }
 
 /// Ends this program, whose calls the library would not see from here on, for this reason.

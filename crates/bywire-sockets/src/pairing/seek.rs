@@ -123,7 +123,7 @@ fn begin(socket: &Socket, now_ns: u64) -> bool {
 }
 
 /// Returns whether no option is set that only the kernel's own sends honour.
-fn has_no_option(socket: &Socket) -> bool {
+pub fn has_no_option(socket: &Socket) -> bool {
     !kernel::lingers(socket.fd)
         && kernel::number(socket.fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).unwrap_or(0) == 0
         && !kernel::is_corked(socket.fd)

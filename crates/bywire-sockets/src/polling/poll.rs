@@ -12,7 +12,7 @@ use crate::memory::arena::{FINISHED, HUNG_UP, stage};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, jumps, kernel, real};
-use crate::pairing::offer;
+use crate::pairing::account;
 use crate::wakeup::doorbell::{self, DoorbellSet};
 use crate::wakeup::spin;
 
@@ -34,7 +34,7 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     }
     // SAFETY: the program's own array, of the length that it states.
     let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
-    if !files.iter().any(|file| matters(file.fd)) && offer::before_wait(timeout_ns) == timeout_ns {
+    if !files.iter().any(|file| matters(file.fd)) && account::before_wait(timeout_ns) == timeout_ns {
         return real(files.as_mut_ptr(), count, timeout_ns);
     }
     let end = timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
@@ -145,7 +145,7 @@ fn plainly(files: &mut [pollfd], end: Option<u64>, real: Real) -> Option<i32> {
         }
     }
     let left = end.map(|end| end.saturating_sub(kernel::now_ns()));
-    let limit = offer::before_wait(left);
+    let limit = account::before_wait(left);
     let found = real(entered.files.as_mut_ptr(), entered.files.len() as u64, limit);
     errno::keep(|| drop(entered));
     (found != 0 || limit == left).then_some(found)
@@ -256,7 +256,7 @@ fn turn(
     }
     let timeout = match (is_ready, &asleep) {
         (true, _) => Some(0),
-        (false, Some(_)) => offer::before_wait(left_ns),
+        (false, Some(_)) => account::before_wait(left_ns),
         (false, None) => Some(left_ns.unwrap_or(u64::MAX).min(BLIND_NS)),
     };
     let status = real(asked.as_mut_ptr(), asked.len() as u64, timeout);

@@ -3,7 +3,7 @@
 use crate::connection::outcome;
 use crate::connection::sockets::Leaving;
 use crate::epoll::handover;
-use crate::pairing::offer;
+use crate::pairing::account;
 
 /// Counts a socket that has ended, and frees its record.
 pub fn finish(leaving: Leaving) {
@@ -19,6 +19,6 @@ pub fn free(leaving: Leaving) {
         return;
     }
     handover::forget(&leaving);
-    offer::end(&leaving);
+    account::end(&leaving);
     leaving.free();
 }

@@ -4,13 +4,13 @@ use core::sync::atomic::Ordering;
 
 use bywire_pairing::reason::Reason;
 
-use crate::connection::fallback;
 use crate::connection::sockets::{self, Socket};
+use crate::connection::{fallback, policy};
 use crate::epoll::handover;
 use crate::memory::arena::passed;
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, real};
-use crate::pairing::{offer, requirement};
+use crate::pairing::{account, offer, requirement};
 
 /// Replaces this process by another program, by the program's call. Returns if that fails.
 pub fn replace(real: impl FnOnce() -> i32) -> i32 {
@@ -37,7 +37,7 @@ fn before_replacement() {
     }
     errno::keep(|| sockets::each_held(leave_to_kernel));
     hand_over(false);
-    offer::leave(offer::tally());
+    account::leave(account::tally());
 }
 
 /// No other program has got anything. What a child of this process has passed on is not known here.
@@ -84,13 +84,13 @@ pub fn hand_over(has_actions: bool) {
 /// Before another program gets these descriptors.
 pub fn hand_over_each(goes_on: impl Fn(i32) -> bool + Copy) {
     errno::keep(|| {
-        requirement::before_passing(|visit| {
+        if policy::is_required() {
             sockets::each_held(|socket, fd| {
                 if goes_on(fd) {
-                    visit(socket)
+                    requirement::before_unseen(socket);
                 }
             });
-        });
+        }
         let has_sets = handover::share(goes_on);
         fallback::hand_back(goes_on, Reason::Passed);
         if has_sets {
@@ -117,7 +117,7 @@ pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
                 each(&mut |fd| {
                     handover::before_passing(fd);
                     if let Some(socket) = sockets::socket(fd) {
-                        let _refused = requirement::admit(&socket);
+                        requirement::before_unseen(&socket);
                         visit(socket);
                     }
                 });

@@ -8,7 +8,7 @@ use crate::connection::sockets::{self, Socket};
 use crate::connection::{guard, log, outcome};
 use crate::epoll::{handover, sets};
 use crate::os::{own_call, pid};
-use crate::pairing::offer;
+use crate::pairing::account;
 
 /// The process exits in order: its peers are told to check.
 pub fn end() {
@@ -16,7 +16,7 @@ pub fn end() {
         return;
     }
     guard::end_guards();
-    let tally = offer::tally();
+    let tally = account::tally();
     sets::let_go_of_all();
     sockets::each_held(|socket, fd| {
         let is_last = sockets::is_last_holder(socket.shared);
@@ -44,8 +44,8 @@ pub fn end() {
         }
     });
     sockets::end();
-    outcome::report(offer::note);
-    offer::leave(tally);
+    outcome::report(account::note);
+    account::leave(tally);
 }
 
 /// A thread ends by itself. If it is the last one, the process ends with it.

@@ -6,7 +6,7 @@ use crate::connection::{idle_memory, outcome, relayed, sockets};
 use crate::epoll::{parked, sets};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
-use crate::pairing::offer;
+use crate::pairing::{offer, requirement};
 use crate::process::{closing, examination, signals};
 use crate::wakeup::doorbell;
 
@@ -107,6 +107,7 @@ pub fn after_fork_in_child() {
     sets::after_fork_in_child();
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();
+    requirement::after_fork_in_child();
     offer::after_fork_in_child();
     idle_memory::after_fork_in_child();
     // The other end closes with the child's exec, or its exit.

@@ -8,7 +8,7 @@ use bywire_ring::waiters;
 
 use crate::connection::domain::Domain;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
-use crate::connection::{log, options, outcome};
+use crate::connection::{log, options, outcome, policy};
 use crate::epoll::{handover, members, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -304,6 +304,20 @@ fn track(fd: i32, domain: Domain) {
     forget_stale(fd);
     sockets::track(fd, domain == Domain::Unix);
     leave_to_streams(fd);
+}
+
+/// Where it is required to know all of them: tracks the TCP sockets that this program was started with.
+pub fn track_inherited() {
+    if policy::is_required() {
+        (0..=kernel::highest_possible().min(i32::MAX as u32)).for_each(|fd| track_received(fd as i32));
+    }
+}
+
+/// Where it is required to know all of them: tracks a TCP socket that another program has passed to this one.
+pub fn track_received(fd: i32) {
+    if policy::is_required() && fd >= 0 && errno::keep(|| Domain::of(fd)) == Some(Domain::Tcp) {
+        errno::keep(|| track(fd, Domain::Tcp));
+    }
 }
 
 /// Tracks `fd`, a new epoll set.

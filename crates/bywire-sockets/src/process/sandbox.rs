@@ -19,7 +19,7 @@ use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, pid, real};
-use crate::pairing::{offer, requirement};
+use crate::pairing::{account, offer, requirement};
 use crate::process::{exec, lifecycle, signals};
 use crate::wakeup::{doorbell, flag};
 
@@ -128,7 +128,7 @@ fn leave(reason: Reason, object: &str) {
     // A connection that another thread was preparing is carried by now, or never will be.
     offer::await_preparation();
     all_to_kernel(reason);
-    let tally = offer::tally();
+    let tally = account::tally();
     sockets::each_held(|socket, _| {
         handover::leave(socket, None, |_| true);
         if sockets::is_last_holder(socket.shared) {
@@ -142,9 +142,9 @@ fn leave(reason: Reason, object: &str) {
         }
     });
     log::program(reason, object);
-    outcome::report(offer::note);
-    offer::note(reason, 1);
-    offer::leave(tally);
+    outcome::report(account::note);
+    account::note(reason, 1);
+    account::leave(tally);
 }
 
 /// Threads that sleep where only a futex word or a doorbell would wake them check again, and make the program's own

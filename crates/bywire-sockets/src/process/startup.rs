@@ -29,13 +29,16 @@ pub fn begin() {
     sanitizer::find_all();
     // SAFETY: names of environment variables, and handlers that live as long as the library.
     unsafe {
-        let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
-        if path.is_null() {
-            return;
-        }
         let engine = libc::getenv(c"BYWIRE_SOCKETS_ENGINE".as_ptr());
         if !engine.is_null() {
             seek::configure(CStr::from_ptr(engine).to_bytes());
+        }
+        let path = libc::getenv(c"BYWIRE_SOCKETS_SERVICE".as_ptr());
+        if path.is_null() {
+            if policy::is_required() {
+                requirement::end_program(Reason::Service);
+            }
+            return;
         }
         let filters = libc::getenv(c"BYWIRE_SOCKETS_FILTERS".as_ptr());
         let filters = (!filters.is_null()).then(|| CStr::from_ptr(filters));
@@ -83,7 +86,7 @@ pub fn begin() {
     pid::note();
     inline::prepare();
     inline::find_go();
-    requirement::track_inherited();
+    lifecycle::track_inherited();
     if log::is_wanted() || policy::is_required() {
         // Otherwise nothing would name the reason if the program makes all of its calls by itself.
         inline::examine_once();

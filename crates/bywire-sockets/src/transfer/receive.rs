@@ -17,7 +17,7 @@ use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{self, Buffers, CALL_MAX};
 use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
-use crate::pairing::{offer, requirement};
+use crate::pairing::{account, offer, requirement};
 use crate::process::inline;
 use crate::transfer::kernel_wait::{ASIDE, paying, wait_beside_engine, wait_in_kernel};
 use crate::transfer::waiting::Waiting;
@@ -49,11 +49,11 @@ pub fn receive<'a>(
 
 fn receive_tracked(socket: Socket, parts: &Buffers, flags: i32, real: &dyn Fn() -> isize) -> isize {
     let flags = if socket.is_unix() { flags & !NOT_OF_UNIX } else { flags };
+    if let Err(number) = requirement::admit_receive(&socket, flags) {
+        return errno::fail(number);
+    }
     if flags & ASIDE != 0 {
         return real();
-    }
-    if let Err(number) = requirement::admit(&socket) {
-        return errno::fail(number);
     }
     let mut socket = socket;
     if !socket.is_carried() {
@@ -274,7 +274,7 @@ fn receive_carried(
             }),
         };
         fruitless += 1;
-        offer::note_memory();
+        account::note_memory();
         if let Some(result) = after_sleep(connection, woken, done + seen) {
             return result;
         }

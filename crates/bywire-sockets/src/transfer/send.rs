@@ -226,6 +226,9 @@ fn send_within(
                 waiting.get_or_insert_with(|| Waiting::begin(connection));
                 through_kernel(connection, parts, done, flags)
             }
+            // It sends nothing.
+            Ok(Route::Ring) if connection.is_required() => return 0,
+            Ok(Route::Back(_)) if connection.refuse_kernel() => Step::Sent(0),
             Ok(Route::Back(_) | Route::Ring) => {
                 if !connection.is_unix()
                     && let Some(number) = connection.take_error()
@@ -250,7 +253,12 @@ fn send_within(
                 fruitless = if sent > 0 { 0 } else { fruitless };
             }
             // Its engine was ready from the beginning.
-            Step::Kernel if total > 0 && connection.refuse_kernel() => {}
+            Step::Kernel if connection.is_required() => {
+                if total == 0 {
+                    return 0;
+                }
+                connection.refuse_kernel();
+            }
             Step::Kernel => {
                 // As the program asked, sleeping where the call would sleep without this library.
                 let Some(_inside) = enter(connection) else { continue };

@@ -15,8 +15,8 @@ use bywire_testing::repetitions;
 use crate::far::{self, Machines, PORT, TOTAL};
 use crate::test_service::{self, Running, calls, kernel_received, kernel_sent, say, told};
 
-/// An engine gives up a connection whose other end it does not find within 5 s.
-const UNMET_MAX: Duration = Duration::from_secs(10);
+/// An engine gives up a connection whose other end it does not find within 10 s.
+const UNMET_MAX: Duration = Duration::from_secs(20);
 /// What a connection would be refused in, without a wait for anybody.
 const REFUSED_MAX: Duration = Duration::from_secs(3);
 const SECRET: &[u8] = b"not for the network";
@@ -308,16 +308,37 @@ fn secret_file() -> std::fs::File {
     file
 }
 
-/// Tries each way on a connection of its own.
+/// How far a connect has come before bytes are sent.
+#[derive(Clone, Copy, Debug)]
+enum Connect {
+    /// It has returned.
+    Done,
+    /// It has ended, which the program knows by `poll` alone.
+    Polled,
+    /// It may not have ended.
+    Begun,
+}
+
+const CONNECTS: [Connect; 3] = [Connect::Done, Connect::Polled, Connect::Begun];
+
+/// Tries each way on connections of its own.
 fn sending_client() {
+    let peer: SocketAddr = format!("{}:{PORT}", told("BYWIRE_TEST_ADDRESS")).parse().expect("an address");
     for (name, way) in WAYS {
-        match TcpStream::connect((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)) {
-            Ok(stream) => {
-                stream.set_nonblocking(true).expect("never blocks");
-                way(stream.as_raw_fd());
-                println!("{name}: tried");
+        for connect in CONNECTS {
+            let fd = match connect {
+                Connect::Done => TcpStream::connect(peer).map(IntoRawFd::into_raw_fd).unwrap_or(-1),
+                Connect::Polled | Connect::Begun => begin_to_connect(peer),
+            };
+            test_service::set_nonblocking(fd, true);
+            if matches!(connect, Connect::Polled) {
+                let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one live entry.
+                assert_eq!(unsafe { libc::poll(&raw mut asked, 1, 5000) }, 1);
             }
-            Err(error) => println!("{name}: {error}"),
+            way(fd);
+            println!("{name}, {connect:?}: tried");
+            test_service::close(fd);
         }
     }
     say("tried");
@@ -347,7 +368,7 @@ fn no_byte_goes_to_a_peer_without_an_engine_in_any_way() {
     }
     let Some(machines) = Machines::up() else { return };
     let machines = machines.requiring();
-    let mut server = machines.plain_program(1, "server", WAYS.len() + 1);
+    let mut server = machines.plain_program(1, "server", WAYS.len() * CONNECTS.len() + 1);
     assert_eq!(server.hear(), "listens");
     let mut clients = ["client", "patient"].map(|role| machines.program(0, role, 0));
     for (client, said) in clients.iter_mut().zip(["tried", "reset"]) {
@@ -358,25 +379,61 @@ fn no_byte_goes_to_a_peer_without_an_engine_in_any_way() {
     assert!(machines.engines[0].counts().unmet > 0, "{:?}", machines.engines[0].counts());
 }
 
-/// A server that speaks first, and a plain client that does as well.
+/// What a plain client says, and how it goes.
+const SAYINGS: [&str; 3] = ["bytes", "an urgent byte", "bytes, and a reset"];
+
+/// A server that speaks first. It accepts late.
 fn required_server() {
     let listener = TcpListener::bind((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("listen");
     say("listens");
+    std::thread::sleep(Duration::from_millis(300));
     let mut seen = Vec::new();
-    // A connection over which a byte has come by then is refused at once.
-    if let Ok((mut stream, _)) = listener.accept() {
+    for _ in SAYINGS {
+        // A connection over which a byte has come by then is refused at once.
+        let Ok((mut stream, _)) = listener.accept() else { continue };
         // Into memory.
         let _sent = stream.write_all(SECRET);
+        let mut byte = 0u8;
+        // SAFETY: room for one byte.
+        let urgent = unsafe {
+            libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_OOB | libc::MSG_DONTWAIT)
+        };
+        seen.extend((urgent > 0).then_some(byte));
         assert!(stream.read_to_end(&mut seen).is_err(), "an end in order");
     }
     say(&seen.len().to_string());
 }
 
 fn plain_client() {
-    let mut stream = far::connect();
-    let _sent = stream.write_all(b"hello");
+    let mut streams = Vec::new();
+    for saying in SAYINGS {
+        let mut stream = far::connect();
+        match saying {
+            "an urgent byte" => send_with(stream.as_raw_fd(), libc::MSG_OOB),
+            _ => stream.write_all(b"hello").expect("sent"),
+        }
+        if saying == "bytes, and a reset" {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = libc::linger { l_onoff: 1, l_linger: 0 };
+            // SAFETY: a live structure.
+            unsafe {
+                let length = size_of_val(&now) as u32;
+                libc::setsockopt(
+                    stream.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_LINGER,
+                    (&raw const now).cast(),
+                    length,
+                )
+            };
+        } else {
+            streams.push(stream);
+        }
+    }
     let mut found = Vec::new();
-    let _end = stream.read_to_end(&mut found);
+    for mut stream in streams {
+        let _end = stream.read_to_end(&mut found);
+    }
     say(&found.len().to_string());
 }
 

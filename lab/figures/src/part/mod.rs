@@ -3,6 +3,7 @@
 mod accuracy;
 mod comparison;
 mod engine;
+mod engine_between;
 mod ethernet;
 mod ethernet_between;
 mod links;
@@ -22,11 +23,12 @@ use crate::page::{self, Part, requirements};
 use crate::run::Arguments;
 
 /// The parts with requirements.
-static PARTS: [Part; 7] = [
+static PARTS: [Part; 8] = [
     messages::PART,
     links::PART,
     sockets::PART,
     engine::PART,
+    engine_between::PART,
     ethernet::PART,
     ethernet_between::PART,
     mpi::PART,
