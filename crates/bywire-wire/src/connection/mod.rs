@@ -254,8 +254,8 @@ pub struct Connection<B> {
     is_in_burst: bool,
     /// When bytes of the high lane last moved.
     high_at_ns: Option<u64>,
-    /// The low bytes that had been sent then.
-    low_bytes_before_high: u64,
+    /// Once so many low bytes have been sent, they no longer wait for it.
+    low_free_from: u64,
     counts: Counts,
 }
 
@@ -293,7 +293,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             is_held_back: false,
             is_in_burst: true,
             high_at_ns: None,
-            low_bytes_before_high: 0,
+            low_free_from: 0,
             counts: Counts::default(),
         }
     }

@@ -212,7 +212,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     /// The time from which the low lane may send. It may have passed. `None`: after the next acknowledgement.
     fn low_from_ns(&self) -> Option<u64> {
         let [_, high, low] = &self.sending;
-        let has_moved_much = low.sent_bytes() - self.low_bytes_before_high >= HIGH_RECENT_BYTES;
+        let has_moved_much = low.sent_bytes() >= self.low_free_from;
         if low.has_lost() || low.outstanding() < LOW_BYTES_BESIDE_HIGH || has_moved_much {
             return Some(0);
         }
@@ -221,10 +221,13 @@ impl<B: AsRef<[u8]>> Connection<B> {
             .then(|| self.high_at_ns.map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS)))
     }
 
-    /// Notes that bytes of the high lane leave or arrive.
+    /// Notes that bytes of the high lane leave or arrive. Low bytes that come after them may be what they have asked for, so these
+    /// do not wait for them.
     pub(super) fn high_moves(&mut self, now_ns: u64) {
         self.high_at_ns = Some(now_ns);
-        self.low_bytes_before_high = self.sending[Lane::Low as usize].sent_bytes();
+        let low = &self.sending[Lane::Low as usize];
+        let is_under_way = low.outstanding() > 0 || low.has_unsent();
+        self.low_free_from = low.sent_bytes() + if is_under_way { HIGH_RECENT_BYTES } else { 0 };
     }
 
     /// The bytes for which the window and pacing must have room before something leaves: one packet, or a burst if they
@@ -344,7 +347,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn is_low_free(&self, now_ns: u64) -> bool {
         let [_, high, low] = &self.sending;
         let is_recent = |at_ns: u64| now_ns < at_ns.saturating_add(HIGH_RECENT_NS);
-        low.sent_bytes() - self.low_bytes_before_high >= HIGH_RECENT_BYTES
+        low.sent_bytes() >= self.low_free_from
             || high.outstanding() == 0 && !self.high_at_ns.is_some_and(is_recent)
     }
 

@@ -507,6 +507,32 @@ fn few_low_bytes_are_in_flight_beside_high_ones_but_one_high_message_does_not_ho
     assert!(beside_many < 20 * 1024 && beside_one > 48 * 1024, "{beside_many} {beside_one}");
 }
 
+/// A program that is asked for long data by a short message answers at once.
+#[test]
+fn low_bytes_that_follow_a_high_message_leave_at_once_while_those_before_it_are_held_back() {
+    let mut ends = [Side::Initiator, Side::Responder].map(|side| end_with(side, 16 << 20));
+    let mut now_ns = 0;
+    ends[0].send(Lane::Low, vec![1; 1 << 20]).expect("room");
+    exchange(&mut ends, &mut now_ns);
+    let mut in_flight = |is_asked_before: bool| {
+        now_ns += 10_000_000;
+        if !is_asked_before {
+            ends[0].send(Lane::Low, vec![2; 64 << 10]).expect("room");
+        }
+        ends[1].send(Lane::High, vec![3; 8]).expect("room");
+        pass(&mut ends, 1, now_ns);
+        if is_asked_before {
+            ends[0].send(Lane::Low, vec![2; 64 << 10]).expect("room");
+        }
+        packets(&mut ends[0], now_ns);
+        let in_flight = ends[0].flight().0;
+        exchange(&mut ends, &mut now_ns);
+        in_flight
+    };
+    let (asked_before, asked_meanwhile) = (in_flight(true), in_flight(false));
+    assert!(asked_before > 60 * 1024 && asked_meanwhile < 20 * 1024, "{asked_before} {asked_meanwhile}");
+}
+
 #[test]
 fn a_high_priority_datagram_overtakes_the_rest_of_a_low_priority_one() {
     let mut ends = pair();

@@ -286,6 +286,8 @@ impl Connection {
             self.unsent_bytes += entry.rest();
             self.packets.send(lane, Piece::Lent(Box::new(Lent { entry, position })))?;
             self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());
+            // The note then leaves in the packet of the last bytes. Gathered, it would wait for them to leave, and need its own.
+            self.hand_over(lane)?;
         } else {
             self.add(lane, head, entry.buffer.as_ref())?;
             self.outbound[lane as usize].gathered.extend_from_slice(note.bytes().unwrap_or_default());

@@ -47,6 +47,23 @@ fn bytes_of_a_long_transfer_are_copied_once() {
 }
 
 #[test]
+fn the_note_of_a_put_leaves_with_its_last_bytes() {
+    let mut pair = Pair::new();
+    let key = pair.ends[1].register(vec![0; 6000], Rights { read: false, write: true });
+    // The search for the length of packets sends packets of its own.
+    pair.ends[0].send(Priority::High, b"first").expect("room");
+    pair.until_message(1);
+    pair.carry();
+    pair.ends[0].put(Priority::Low, (key, 0), bytes(6000, 1), Some(b"there")).expect("a token");
+    pair.carry_now(0);
+    let note = std::iter::from_fn(|| pair.ends[1].poll()).find_map(|event| match event {
+        Event::Notified { note, .. } => Some(note.to_vec()),
+        _ => None,
+    });
+    assert_eq!(note.as_deref(), Some(&b"there"[..]));
+}
+
+#[test]
 fn delivered_means_taken_by_the_program_and_copied_means_received_by_its_port() {
     for length in [10, 60_000] {
         let mut pair = Pair::new();
