@@ -34,6 +34,7 @@ pub const PUT_NOTE: u8 = 7;
 pub const GET: u8 = 8;
 pub const LENT: u8 = 9;
 pub const MOVE_BULK: u8 = 13;
+pub const HEADED: u8 = 14;
 
 /// The seals that memory needs to be mapped.
 pub const ALL_SEALS: SealFlags =

@@ -104,6 +104,8 @@ pub enum Bug {
     RoomRepeated,
     /// A piece of a long message is stored behind its place.
     LongMisplaced,
+    /// A part of a short message in several packets is stored behind its place.
+    ShortMisplaced,
     /// Every piece of a get has the first bytes.
     GotRepeated,
     /// An answer for which there is no room is dropped.
@@ -163,7 +165,7 @@ pub const CHANNEL_BUGS: [Bug; 18] = [
 ];
 
 /// Every fault of the transfers over a connection. `bywire` has them.
-pub const TRANSFER_BUGS: [Bug; 17] = [
+pub const TRANSFER_BUGS: [Bug; 18] = [
     Bug::RightIgnored,
     Bug::PutMisplaced,
     Bug::PutAnsweredEarly,
@@ -176,6 +178,7 @@ pub const TRANSFER_BUGS: [Bug; 17] = [
     Bug::RoomForgotten,
     Bug::RoomRepeated,
     Bug::LongMisplaced,
+    Bug::ShortMisplaced,
     Bug::GotRepeated,
     Bug::AnswerForgotten,
     Bug::NeedToldOnce,

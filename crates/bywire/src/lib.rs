@@ -82,6 +82,8 @@ pub use bywire_sys::Errno;
 /// The longest message that arrives in an event without a posted buffer when the sender uses the default geometry:
 /// one fragment.
 pub const FRAGMENT_BYTES: usize = 4096;
+/// The longest head of a message in two parts ([`Port::send_headed`]).
+pub const HEAD_BYTES_MAX: usize = shm::record::HEAD_BYTES_MAX;
 
 /// The crate's own page, whose program has to compile.
 #[cfg(doctest)]

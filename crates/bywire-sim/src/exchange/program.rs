@@ -151,7 +151,7 @@ impl Program {
         let is_flood = random.random_bool(0.02);
         let most = if is_flood { usize::MAX } else { random.random_range(1..20) };
         for _ in 0..most {
-            let longest = self.end.fragment_bytes();
+            let longest = self.end.short_bytes();
             let length = if is_flood { longest } else { self.length(random).min(longest) };
             let message = Message { salt: self.salt(), length };
             to.send(priority, message);

@@ -84,6 +84,7 @@ impl Simulation {
             (lane.slots, lane.bulk_bytes) = (8, 1 << random.random_range(14..17));
         }
         port.geometry.fragment_bytes = [512, 4096][random.random_range(0..2)];
+        port.remote_fragment_bytes = if seed.is_multiple_of(2) { 20_000 } else { 0 };
         port.send_tokens = [4, 64, 256][random.random_range(0..3)];
         let windows = windows_of(&port);
         let programs = [Side::Initiator, Side::Responder].map(|side| {
@@ -93,8 +94,8 @@ impl Simulation {
         let paths = [0, 1].map(|index| Path::new(&mut random, scenario.partition_ns > 0 && index == 0));
         let lanes = windows.iter().map(|window| window.next_power_of_two()).sum::<u64>() as usize;
         let ending = match random.random_range(0..4) {
-            0 => Ending::Leave,
-            1 => Ending::Death,
+            0 | 1 => Ending::Leave,
+            2 => Ending::Death,
             _ => Ending::Done,
         };
         let mut simulation = Self {

@@ -110,7 +110,7 @@ impl Simulation {
         };
         for node in 0..nodes {
             for other in node..nodes {
-                let fragment_bytes = simulation.random.random_range(49..600);
+                let fragment_bytes = simulation.random.random_range(64..600);
                 let [is_connected, knows_end] = [[false; 2]; 2];
                 let connection = Connection { fragment_bytes, is_connected, is_dead: false, knows_end };
                 simulation.connections.insert((node, other), connection);

@@ -1,4 +1,4 @@
-//! The simulator finds each of 20 faults planted in connections, of 17 in the transfers over them, and of 21 in streams,
+//! The simulator finds each of 20 faults planted in connections, of 18 in the transfers over them, and of 21 in streams,
 //! within 1,000 seeds. The faults are there with debug assertions only.
 
 #![cfg(debug_assertions)]

@@ -127,6 +127,16 @@ pub fn bytes_of(words: &[u64; INLINE_BYTES / 8]) -> [u8; INLINE_BYTES] {
     bytes
 }
 
+/// The words of a slot with these bytes.
+#[inline(always)]
+pub fn words_of(bytes: &[u8; INLINE_BYTES]) -> [u64; INLINE_BYTES / 8] {
+    let mut words = [0; INLINE_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words
+}
+
 /// The bytes of a received message: private memory, which no peer can change any more.
 ///
 /// Short payloads are in the value itself. Others are in a [`Buffer`]. Give it back with [`crate::Port::recycle`] or

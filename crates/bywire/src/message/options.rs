@@ -10,6 +10,9 @@ use crate::message::address::PortName;
 /// The most asynchronous transfers that may be outstanding, for each priority.
 pub(crate) const SEND_TOKENS_MAX: u32 = 256;
 
+/// The longest message that may be copied at once to another machine.
+pub(crate) const REMOTE_FRAGMENT_BYTES_MAX: u32 = 64 << 10;
+
 /// The users that may connect to a port. The kernel attests the user of a connecting process.
 ///
 /// With [`Reach::Fabric`] the same rule holds for other machines, by name. Their own node vouches for the names of a user
@@ -85,6 +88,9 @@ pub struct PortOptions {
     pub unreachable_after: Duration,
     /// The sizes of the rings to each peer.
     pub geometry: Geometry,
+    /// The longest message that is copied at once to a peer on another machine, where that is longer than a fragment of `geometry`:
+    /// up to 65,536 bytes. The peer's memory for messages of high priority has room for four of them.
+    pub remote_fragment_bytes: u32,
     /// The runtime directory, in which ports find each other. `None`: `BYWIRE_RUNTIME_DIR`, else `/run/bywire` if it
     /// can be used, else `XDG_RUNTIME_DIR/bywire`, else `/tmp/bywire-UID`.
     pub runtime_directory: Option<PathBuf>,
@@ -108,6 +114,7 @@ impl Default for PortOptions {
             linger: Duration::from_secs(1),
             unreachable_after: Duration::from_secs(30),
             geometry: Geometry::default(),
+            remote_fragment_bytes: 0,
             runtime_directory: None,
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use bywire_ring::geometry::INLINE_BYTES;
+
 use crate::message::buffer::Buffer;
 use crate::message::event::Event;
 use crate::message::options::PortOptions;
@@ -16,6 +18,8 @@ pub(crate) const EVENTS_MAX: usize = 4096;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Spare buffers kept for messages of one fragment.
 const SPARE_MAX: usize = 256;
+/// The longest of them has room for the longest fragment and a head.
+const SPARE_BYTES_MAX: usize = (64 << 10) + INLINE_BYTES;
 
 pub(crate) struct Resources {
     pub events: VecDeque<Event>,
@@ -166,14 +170,14 @@ impl Resources {
     pub fn spare(&mut self, length: usize) -> Vec<u8> {
         match self.spare.pop() {
             Some(buffer) if buffer.len() >= length => buffer,
-            _ => vec![0; length.next_power_of_two().max(4096)],
+            _ => vec![0; length.next_power_of_two().clamp(4096, SPARE_BYTES_MAX).max(length)],
         }
     }
 
     /// Keeps a buffer for later messages of one fragment.
     #[inline]
     pub fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX && (4096..=65_536).contains(&buffer.len()) {
+        if self.spare.len() < SPARE_MAX && (4096..=SPARE_BYTES_MAX).contains(&buffer.len()) {
             self.spare.push(buffer);
         }
     }

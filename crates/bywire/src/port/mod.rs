@@ -29,7 +29,7 @@ use crate::message::address::{Address, PortName};
 use crate::message::error::{OpenError, SendError};
 use crate::message::event::Event;
 use crate::message::lend::Returns;
-use crate::message::options::{PortOptions, Reach, SEND_TOKENS_MAX};
+use crate::message::options::{PortOptions, REMOTE_FRAGMENT_BYTES_MAX, Reach, SEND_TOKENS_MAX};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
 use crate::shm::account::Account;
@@ -304,6 +304,9 @@ fn check(options: &PortOptions) -> Result<(), OpenError> {
         return bad(
             "geometry: slots are a power of two from 8 to 8192, bulk_bytes one from 4 KiB to 8 MiB that holds four fragments, and fragments 512 to 65472 bytes in steps of 64",
         );
+    }
+    if options.remote_fragment_bytes > REMOTE_FRAGMENT_BYTES_MAX {
+        return bad("remote_fragment_bytes is at most 65536");
     }
     if !(1..=SEND_TOKENS_MAX).contains(&options.send_tokens) {
         return bad("send_tokens is 1 to 256");

@@ -139,11 +139,17 @@ impl RemotePeer {
             secret,
             connection: number,
             peer_connection: introduction.connection,
-            windows: windows(&port.geometry),
+            windows: windows(port),
             peer_windows: introduction.windows,
             route_bytes: terms.route_bytes,
         };
-        let setup = Setup { info, other_user, options, fragment_bytes: port.geometry.fragment_bytes };
+        let setup = Setup {
+            info,
+            other_user,
+            options,
+            fragment_bytes: port.geometry.fragment_bytes,
+            remote_fragment_bytes: port.remote_fragment_bytes,
+        };
         Self {
             wire: Connection::new(peer, setup),
             path: terms.path,

@@ -10,6 +10,7 @@ use crate::message::error::{SendError, Unsent};
 use crate::message::peer::{Confirm, Peer, Priority, TransferId};
 use crate::message::region::{Key, Rights};
 use crate::message::transfers::{NOTE_BYTES_MAX, Note, Transfers};
+use crate::shm::record::HEAD_BYTES_MAX;
 
 impl Port {
     /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once. It needs no
@@ -23,7 +24,7 @@ impl Port {
             return Err(SendError::Forked);
         }
         let Some(connection) = self.slots.ring(peer) else {
-            return self.send_now_remote(peer, priority, bytes);
+            return self.send_now_remote(peer, priority, [bytes, &[]]);
         };
         if bytes.len() > INLINE_BYTES {
             let max = (connection.fragment_bytes() as u64).min(connection.info.message_bytes_max);
@@ -34,6 +35,36 @@ impl Port {
             return Err(SendError::TooLong { max: connection.info.message_bytes_max });
         }
         let Err(error) = connection.send_now(priority, bytes) else { return Ok(()) };
+        Err(self.not_sent(peer, error))
+    }
+
+    /// Copies a message in two parts to a peer, at once, where it arrives as one: a head of up to [`crate::HEAD_BYTES_MAX`] bytes, and a
+    /// payload of up to a fragment, or of up to [`crate::PortOptions::remote_fragment_bytes`] to another machine. The program need not
+    /// join them.
+    ///
+    /// # Errors
+    /// Those of [`Self::send`].
+    pub fn send_headed(
+        &mut self,
+        peer: Peer,
+        priority: Priority,
+        head: &[u8],
+        payload: &[u8],
+    ) -> Result<(), SendError> {
+        if !self.guard.is_owner() {
+            return Err(SendError::Forked);
+        }
+        if head.len() > HEAD_BYTES_MAX {
+            return Err(SendError::TooLong { max: HEAD_BYTES_MAX as u64 });
+        }
+        let Some(connection) = self.slots.ring(peer) else {
+            return self.send_now_remote(peer, priority, [head, payload]);
+        };
+        let max = ((head.len() + connection.fragment_bytes()) as u64).min(connection.info.message_bytes_max);
+        if (head.len() + payload.len()) as u64 > max {
+            return Err(SendError::TooLong { max });
+        }
+        let Err(error) = connection.send_headed_now(priority, head, payload) else { return Ok(()) };
         Err(self.not_sent(peer, error))
     }
 

@@ -7,7 +7,7 @@ use crate::message::address::{NAME_BYTES_MAX, PortName};
 use crate::message::error::Refusal;
 
 /// The version of this protocol and of the segment's layout.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const MAGIC: [u8; 4] = *b"BYWR";
 /// The maximum length of a packet.
 pub const PACKET_BYTES_MAX: usize = 256;

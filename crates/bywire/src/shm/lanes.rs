@@ -11,7 +11,7 @@ use bywire_sys::wake;
 use crate::message::error::DisconnectReason;
 use crate::message::peer::Priority;
 use crate::shm::handshake::Packet;
-use crate::shm::record::{RunningChecksum, STEP_BYTES, checksum};
+use crate::shm::record::{HEADED, RunningChecksum, STEP_BYTES, checksum, headed_checksum};
 
 /// Both directions towards one peer. Nothing that the peer writes is trusted.
 pub(crate) struct Lanes {
@@ -154,6 +154,30 @@ impl Lanes {
             if is_inline {
                 self.producers[lane as usize].claim_ahead(&self.outbound, &self.inbound);
             }
+        }
+        Ok(done)
+    }
+
+    /// Publishes a message in two parts: `words` for its slot, and bytes for the bulk area. `false`: there is no room.
+    pub fn push_headed(
+        &mut self,
+        lane: LaneName,
+        words: &[u64; INLINE_BYTES / 8],
+        bytes: &[u8],
+    ) -> Result<bool, DisconnectReason> {
+        let producer = &mut self.producers[lane as usize];
+        let (mut kind, mut check) = (HEADED, 0);
+        if self.integrity {
+            // Asked first, so that a full ring does not cost a checksum at every try.
+            if !producer.has_room(&self.inbound, bytes.len())? {
+                return Ok(false);
+            }
+            (kind, check) = (kind | CHECKED, headed_checksum(words, bytes));
+        }
+        let header = Header { kind, length: bytes.len() as u16, check };
+        let done = pushed(producer.push_bulk(&self.outbound, &self.inbound, header, words, bytes))?;
+        if done {
+            self.ring_for_records();
         }
         Ok(done)
     }

@@ -1,6 +1,9 @@
 //! The meaning of records: the kinds that cross the rings, and the words in their slots.
 
+use bywire_ring::geometry::INLINE_BYTES;
 use crc_fast::{CrcAlgorithm, Digest};
+
+use crate::message::buffer::bytes_of;
 
 /// A whole message.
 pub const MESSAGE: u8 = 1;
@@ -30,6 +33,11 @@ pub const RETURN: u8 = 12;
 /// From the next record on, this lane's payloads lie in the bulk area that came over the socket.
 pub const MOVE_BULK: u8 = 13;
 
+/// A whole message in two parts. Words: the length of its head, and the head. The bulk area has the rest.
+pub const HEADED: u8 = 14;
+/// The longest head: what a slot has room for behind its length.
+pub const HEAD_BYTES_MAX: usize = INLINE_BYTES - 8;
+
 /// Long payloads are copied in steps of this size. Urgent messages go first between two steps.
 pub const STEP_BYTES: usize = 2048;
 
@@ -37,6 +45,14 @@ pub const STEP_BYTES: usize = 2048;
 #[inline(always)]
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
+}
+
+/// The check of a message in two parts.
+pub fn headed_checksum(words: &[u64; INLINE_BYTES / 8], bytes: &[u8]) -> u32 {
+    let mut sum = RunningChecksum::new();
+    sum.add(&bytes_of(words));
+    sum.add(bytes);
+    sum.finish()
 }
 
 /// The check of a payload that is copied in steps into memory which may change between them.

@@ -29,7 +29,7 @@ pub const CONNECTION_BYTES: usize = size_of::<Connection>();
 
 /// Bytes of each lane that may wait at an end with these options.
 pub fn windows_of(options: &PortOptions) -> [u64; 3] {
-    windows(&options.geometry)
+    windows(options)
 }
 
 impl End {
@@ -42,7 +42,13 @@ impl End {
             message_bytes_max: peer_message_bytes_max,
             integrity: true,
         };
-        let setup = Setup { info, other_user: None, options, fragment_bytes: port.geometry.fragment_bytes };
+        let setup = Setup {
+            info,
+            other_user: None,
+            options,
+            fragment_bytes: port.geometry.fragment_bytes,
+            remote_fragment_bytes: port.remote_fragment_bytes,
+        };
         Self {
             connection: Connection::new(Peer { index: 0, generation: 1 }, setup),
             resources: Resources::new(port),
@@ -199,15 +205,21 @@ impl End {
         self.connection.receive_reply(&mut self.resources)
     }
 
-    /// Sends a short message.
+    /// Sends a short message, in two parts if it has room for a head.
     ///
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
-        self.connection.send_now(priority, bytes)
+        let (head, payload) = bytes.split_at(bytes.len().min(16));
+        self.connection.send_now(priority, [head, payload])
     }
 
-    /// The longest short message.
+    /// The longest short message without a head.
+    pub fn short_bytes(&self) -> usize {
+        self.connection.short_bytes()
+    }
+
+    /// The longest transfer that is copied.
     pub fn fragment_bytes(&self) -> usize {
         self.connection.fragment_bytes()
     }

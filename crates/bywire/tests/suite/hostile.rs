@@ -114,6 +114,26 @@ fn a_peer_that_writes_after_its_goodbye_is_read_for_a_bounded_time() {
     }
 }
 
+/// The length of a head comes from the peer, and there are as many bytes as a slot has.
+#[test]
+fn a_message_whose_head_is_longer_than_its_slot_breaks_the_connection() {
+    for (max, head_bytes, payload_bytes) in
+        [(1 << 40, 49, 100), (1 << 40, u64::MAX, 100), (1 << 40, 8, 0), (1000, 48, 953)]
+    {
+        let mut fixture = Attacked::with(PortOptions { message_bytes_max: max, ..PortOptions::default() });
+        let rogue = fixture.rogue();
+        let (mut inside, _) = fixture.let_in(&rogue);
+        let words = [head_bytes, 1, 2, 3, 4, 5, 6];
+        match payload_bytes {
+            0 => drop(rogue.push(&mut inside, LaneName::Low, rogue::HEADED, &words)),
+            _ => rogue.push_low(&mut inside, rogue::HEADED, &words, &vec![7; payload_bytes]),
+        }
+        fixture.until_broken(&format!("a head of {head_bytes} bytes before {payload_bytes}"), |event| {
+            assert!(matches!(event, Event::Connected(_)), "{event:?}");
+        });
+    }
+}
+
 /// The sender is told the longest message. A sender that ignores it ends its own connection.
 #[test]
 fn messages_above_the_ports_maximum_are_refused() {
@@ -550,7 +570,7 @@ fn scribble(rogue: &Rogue, random: &mut Random) {
 fn record(rogue: &Rogue, inside: &mut Inside, random: &mut Random) -> bool {
     let lane = [LaneName::Reply, LaneName::High, LaneName::Low][random.below(3)];
     let flags = [0, CHECKED, PROMPT, CHECKED | PROMPT][random.below(4)];
-    let kind = if lane == LaneName::Reply { 10 + random.below(3) } else { random.below(14) } as u8;
+    let kind = if lane == LaneName::Reply { 10 + random.below(3) } else { random.below(15) } as u8;
     let words: [u64; 7] = std::array::from_fn(|_| match random.below(4) {
         0 => random.next(),
         1 => u64::MAX,
@@ -582,7 +602,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
         };
         pushed.is_ok()
     };
-    let done = match random.below(12) {
+    let done = match random.below(13) {
         // If the whole message fits in a fragment, no honest peer sends it like this.
         0 => push(rogue::FIRST, &[2 * length as u64], payload) && push(rogue::NEXT, &[0], payload),
         1 => push(rogue::PUT, &[key, 5, length as u64, 9, 8], payload) && push(rogue::PUT_NOTE, &[4], &[]),
@@ -594,6 +614,7 @@ fn courteous(rogue: &Rogue, inside: &mut Inside, random: &mut Random, key: u64) 
         4 => push(LENT, &[0, random.below(2) as u64, 64], &[]),
         5 => push(rogue::DATAGRAM, &[], payload),
         6 => push(MESSAGE, &[], payload),
+        7 => push(rogue::HEADED, &[random.below(49) as u64, 1, 2, 3, 4, 5, 6], payload),
         _ => push(MESSAGE, &[1, 2, 3], &[]),
     };
     take_some(rogue, inside, random);

@@ -459,7 +459,7 @@ fn introduction(options: &crate::message::options::PortOptions, number: u32) -> 
         connection: number,
         message_bytes_max: options.message_bytes_max,
         integrity: options.integrity,
-        windows: windows(&options.geometry),
+        windows: windows(options),
     }
 }
 

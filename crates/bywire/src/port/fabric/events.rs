@@ -286,14 +286,17 @@ impl Port {
         &mut self,
         peer: Peer,
         priority: Priority,
-        bytes: &[u8],
+        parts: [&[u8]; 2],
     ) -> Result<(), SendError> {
         let Link::Wire(remote) = self.slots.link(peer)? else { return Err(SendError::NoPeer) };
-        let max = (remote.wire.fragment_bytes() as u64).min(remote.wire.info.message_bytes_max);
-        if bytes.len() as u64 > max {
+        let [head, payload] = parts.map(<[u8]>::len);
+        // Only the first part of a message in two parts is a head.
+        let longest = remote.wire.short_bytes() + if payload > 0 { head } else { 0 };
+        let max = (longest as u64).min(remote.wire.info.message_bytes_max);
+        if (head + payload) as u64 > max {
             return Err(SendError::TooLong { max });
         }
-        let sent = remote.wire.send_now(priority, bytes);
+        let sent = remote.wire.send_now(priority, parts);
         self.send_remote(peer);
         sent
     }

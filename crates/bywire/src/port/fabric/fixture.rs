@@ -48,7 +48,7 @@ pub fn terms(address: SocketAddr, number: u32, port: &PortOptions) -> Terms {
             connection: number,
             message_bytes_max: port.message_bytes_max,
             integrity: true,
-            windows: windows(&port.geometry),
+            windows: windows(port),
         },
         route_bytes: 1452,
     }
@@ -62,8 +62,8 @@ pub fn other_end(number: u32, peer_number: u32, port: &PortOptions) -> Connectio
         secret: SECRET.into(),
         connection: number,
         peer_connection: peer_number,
-        windows: windows(&port.geometry),
-        peer_windows: windows(&port.geometry),
+        windows: windows(port),
+        peer_windows: windows(port),
         route_bytes: 1452,
     })
 }

@@ -1,6 +1,6 @@
 //! The receiving side of a connection. Every word here was written by a peer that may be hostile.
 
-use bywire_ring::geometry::LaneName;
+use bywire_ring::geometry::{INLINE_BYTES, LaneName};
 use bywire_ring::header::{BULK, CHECKED, Header, KIND_MASK};
 
 use super::{Connection, Paused};
@@ -13,8 +13,8 @@ use crate::message::resources::Resources;
 use crate::message::transfers::{NOTE_BYTES_MAX, PutRequest, Short, Step, Unposted};
 use crate::shm::lanes::lane_of;
 use crate::shm::record::{
-    DATAGRAM, FIRST, GET, GET_DATA, LENT, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, PUT_NOTE, RETURN,
-    RunningChecksum, STATUS, STEP_BYTES, checksum,
+    DATAGRAM, FIRST, GET, GET_DATA, HEADED, LENT, MESSAGE, MOVE_BULK, NEXT, PUT, PUT_NEXT, PUT_NOTE, RETURN,
+    RunningChecksum, STATUS, STEP_BYTES, checksum, headed_checksum,
 };
 
 /// The most answers that are looked for before a message: those that a lane of the usual geometry holds.
@@ -95,6 +95,10 @@ impl Connection {
                 let payload = self.take_payload(lane, header, words, resources)?;
                 Ok(Step::Event(Event::Message(Message { peer: self.peer, priority, payload })))
             }
+            HEADED if !self.transfers.is_within_message(priority) => {
+                let payload = self.take_headed(lane, header, &words, resources)?;
+                Ok(Step::Event(Event::Message(Message { peer: self.peer, priority, payload })))
+            }
             DATAGRAM => match self.take_payload(lane, header, words, resources) {
                 Ok(payload) => {
                     Ok(Step::Event(Event::Datagram(Message { peer: self.peer, priority, payload })))
@@ -144,6 +148,32 @@ impl Connection {
         self.lanes.free(lane, header);
         check(header, &payload, self.lanes.has_integrity())?;
         Ok(payload)
+    }
+
+    /// The same for a message in two parts, which are joined.
+    fn take_headed(
+        &mut self,
+        lane: LaneName,
+        header: Header,
+        words: &[u64; INLINE_BYTES / 8],
+        resources: &mut Resources,
+    ) -> Result<Payload, DisconnectReason> {
+        let (slot, length) = (bytes_of(words), usize::from(header.length));
+        let head_bytes = usize::try_from(words[0]).unwrap_or(usize::MAX);
+        let head = slot[8..].get(..head_bytes).ok_or(DisconnectReason::Broken)?;
+        let total = head.len() + length;
+        if header.kind & BULK == 0 || total as u64 > resources.message_bytes_max {
+            return Err(DisconnectReason::Broken);
+        }
+        let mut buffer = resources.spare(total);
+        buffer[..head.len()].copy_from_slice(head);
+        let payload = &mut buffer[head.len()..total];
+        self.lanes.read_part(lane, length, 0, payload);
+        self.lanes.free(lane, header);
+        if !is_intact(header, self.lanes.has_integrity(), || headed_checksum(words, payload)) {
+            return Err(DisconnectReason::Corrupted);
+        }
+        Ok(Payload::buffer(buffer.into(), total))
     }
 
     fn begin_message(

@@ -1,9 +1,10 @@
 //! The sending side of a connection: transfers cut into records.
 
-use bywire_ring::geometry::LaneName;
+use bywire_ring::geometry::{INLINE_BYTES, LaneName};
 use bywire_ring::header::PROMPT;
 
 use super::Connection;
+use crate::message::buffer::words_of;
 use crate::message::error::{DisconnectReason, SendError};
 use crate::message::peer::{Confirm, Priority};
 use crate::message::resources::Resources;
@@ -29,6 +30,37 @@ impl Connection {
             return Err(SendError::Full);
         }
         match self.lanes.push(lane_of(priority), MESSAGE, bytes, &[]) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.transfers.starve(priority);
+                Err(SendError::Full)
+            }
+            Err(gone) => Err(SendError::Disconnected(gone)),
+        }
+    }
+
+    /// Copies a message in two parts into the ring, at once. Its head has at most [`HEAD_BYTES_MAX`] bytes.
+    pub fn send_headed_now(
+        &mut self,
+        priority: Priority,
+        head: &[u8],
+        payload: &[u8],
+    ) -> Result<(), SendError> {
+        let mut slot = [0; INLINE_BYTES];
+        if let Some(whole) = slot.get_mut(..head.len() + payload.len()) {
+            let (first, second) = whole.split_at_mut(head.len());
+            first.copy_from_slice(head);
+            second.copy_from_slice(payload);
+            return self.send_now(priority, whole);
+        }
+        if !self.transfers.is_idle(priority) {
+            self.transfers.starve(priority);
+            return Err(SendError::Full);
+        }
+        slot[8..8 + head.len()].copy_from_slice(head);
+        let mut words = words_of(&slot);
+        words[0] = head.len() as u64;
+        match self.lanes.push_headed(lane_of(priority), &words, payload) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.transfers.starve(priority);

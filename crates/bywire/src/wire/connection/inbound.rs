@@ -1,7 +1,11 @@
 //! The position in the bytes of an incoming lane.
 
+use bywire_ring::geometry::INLINE_BYTES;
 use bywire_wire::frame::Lane;
 use bywire_wire::planted::{self, Bug};
+use bywire_wire::record::Head;
+
+use super::SHORT_BYTES_MAX;
 
 use crate::message::peer::Priority;
 use crate::message::resources::Resources;
@@ -34,6 +38,22 @@ pub(super) enum Within {
     Got { transfer: u64, rest: u64 },
 }
 
+/// A short message of which `bytes` are the beginning, unless all of it is there.
+fn short_of(bytes: &[u8], resources: &mut Resources) -> Option<Within> {
+    let Ok(Some((Head::Message { length, is_long: false, is_prompt }, at))) = Head::parse(bytes) else {
+        return None;
+    };
+    let begun = &bytes[at..];
+    let is_permitted = length <= SHORT_BYTES_MAX.min(resources.message_bytes_max);
+    let length = length as usize;
+    if !is_permitted || length <= INLINE_BYTES || length <= begun.len() {
+        return None;
+    }
+    let mut buffer = resources.spare(length);
+    buffer[..begun.len()].copy_from_slice(begun);
+    Some(Within::Short { buffer, filled: begun.len(), length, is_prompt })
+}
+
 impl Default for Inbound {
     fn default() -> Self {
         Self { within: Within::Head, needed: 1, taken: 0 }
@@ -41,8 +61,8 @@ impl Default for Inbound {
 }
 
 impl Inbound {
-    /// Copies the next bytes of a long message or of a put from their packet to where they belong, and returns how many. The
-    /// last ones of a transfer are left to the lane, so no transfer ends here.
+    /// Copies the next bytes of a message or of a put that are in several packets from theirs to where they belong, and returns how
+    /// many. The last ones of a transfer are left to the lane, so no transfer ends here.
     pub fn place(
         &mut self,
         lane: Lane,
@@ -57,6 +77,18 @@ impl Inbound {
         };
         let length = bytes.len() as u64;
         match &mut self.within {
+            Within::Head => {
+                let Some(short) = short_of(bytes, resources) else { return 0 };
+                self.within = short;
+            }
+            Within::Short { buffer, filled, length, .. } if *length - *filled > bytes.len() => {
+                let target = &mut buffer[*filled..*filled + bytes.len()];
+                target.copy_from_slice(bytes);
+                if planted::is(Bug::ShortMisplaced) {
+                    target.rotate_right(1);
+                }
+                *filled += bytes.len();
+            }
             Within::Long { rest, .. } if *rest > length => {
                 let Some(target) = transfers.message_target(priority, bytes.len()) else { return 0 };
                 target.copy_from_slice(bytes);

@@ -15,16 +15,20 @@ use bywire_wire::connection::{self as packets, Receipt, State};
 use bywire_wire::frame::{LANES, Lane};
 
 use crate::message::error::DisconnectReason;
+use crate::message::options::{PortOptions, REMOTE_FRAGMENT_BYTES_MAX};
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
 use crate::message::share::OtherUser;
 use crate::message::transfers::Transfers;
+use crate::shm::record::HEAD_BYTES_MAX;
 
 use inbound::Inbound;
 use outbound::{Outbound, Piece};
 
-/// The longest message that needs no posted buffer, for any geometry of its sender.
-const SHORT_BYTES_MAX: u64 = 65_472;
+/// The longest message that needs no posted buffer, for any options of its sender: with a head.
+pub(crate) const SHORT_BYTES_MAX: u64 = (REMOTE_FRAGMENT_BYTES_MAX as usize + HEAD_BYTES_MAX) as u64;
+/// So many of the longest messages that are copied at once fit into the first window of the high lane.
+const WINDOW_MESSAGES: u64 = 4;
 /// The bytes that may wait in a low lane with much traffic.
 const LARGE_WINDOW_BYTES: u64 = 4 << 20;
 /// How many times a low lane's first window must have been used before a large one is worth its memory.
@@ -40,8 +44,10 @@ pub(crate) struct Connection {
     outbound: [Outbound; 3],
     /// The incoming side of each lane.
     inbound: [Inbound; 3],
-    /// The longest message of this end that is copied at once and needs no posted buffer at the peer.
+    /// The longest datagram of this end, and its longest transfer that is copied.
     fragment_bytes: usize,
+    /// Its longest message that is copied at once and needs no posted buffer at the peer.
+    short_bytes: usize,
     stage: Stage,
     /// The port's count of polls when packets last left at once.
     left_at_poll: Option<u32>,
@@ -75,8 +81,10 @@ pub(crate) struct Setup {
     /// The peer's user, unless it is ours or root.
     pub other_user: Option<OtherUser>,
     pub options: packets::Options,
-    /// The longest message of this end that is copied at once, from [`crate::Geometry`].
+    /// Of this end, from [`crate::Geometry`].
     pub fragment_bytes: u32,
+    /// Of this end, from [`crate::PortOptions`].
+    pub remote_fragment_bytes: u32,
 }
 
 pub(crate) fn lane_of(priority: Priority) -> Lane {
@@ -86,15 +94,19 @@ pub(crate) fn lane_of(priority: Priority) -> Lane {
     }
 }
 
-/// The bytes that may wait here at first, by lane, from the option `geometry`.
-pub(crate) fn windows(geometry: &bywire_ring::geometry::Geometry) -> [u64; 3] {
+/// The bytes that may wait here at first, by lane.
+pub(crate) fn windows(options: &PortOptions) -> [u64; 3] {
     // A slot holds the head of a record, or a very short message completely.
-    geometry.lanes.map(|lane| u64::from(lane.bulk_bytes) + 64 * u64::from(lane.slots))
+    let mut windows =
+        options.geometry.lanes.map(|lane| u64::from(lane.bulk_bytes) + 64 * u64::from(lane.slots));
+    let high = &mut windows[Lane::High as usize];
+    *high = (*high).max(WINDOW_MESSAGES * u64::from(options.remote_fragment_bytes));
+    windows
 }
 
 impl Connection {
     pub fn new(peer: Peer, setup: Setup) -> Self {
-        let Setup { info, other_user, options, fragment_bytes } = setup;
+        let Setup { info, other_user, options, fragment_bytes, remote_fragment_bytes } = setup;
         let low_window_bytes = options.windows[Lane::Low as usize];
         Self {
             peer,
@@ -104,6 +116,7 @@ impl Connection {
             outbound: Default::default(),
             inbound: Default::default(),
             fragment_bytes: fragment_bytes as usize,
+            short_bytes: fragment_bytes.max(remote_fragment_bytes) as usize,
             stage: Stage::Open,
             left_at_poll: None,
             is_urgent: false,

@@ -18,6 +18,8 @@ use crate::message::transfers::{Note, Operation, Outgoing, Reply, status_code};
 
 /// The most copied bytes of one lane that wait for the peer's acknowledgement. A message beyond that is refused.
 const WAITING_BYTES_MAX: u64 = 256 << 10;
+/// While so many bytes of one lane wait for it, messages of high priority are gathered as others are.
+const AHEAD_BYTES: u64 = 32 << 10;
 /// This much has to be free before the program is told of room. Less would cause short packets.
 const ROOM_BYTES: usize = WAITING_BYTES_MAX as usize / 2;
 /// The most bytes of waiting answers. It is small, because the peer may request any amount.
@@ -44,27 +46,35 @@ impl From<Exhausted> for DisconnectReason {
 }
 
 impl Connection {
-    /// The longest message that is copied at once and needs no posted buffer at the peer.
+    /// The longest datagram, and the longest transfer that is copied.
     pub fn fragment_bytes(&self) -> usize {
         self.fragment_bytes
     }
 
+    /// The longest message that is copied at once and needs no posted buffer at the peer, without a head of its own.
+    pub fn short_bytes(&self) -> usize {
+        self.short_bytes
+    }
+
     /// Copies a short message, at once.
     #[inline]
-    pub fn send_now(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+    pub fn send_now(&mut self, priority: Priority, parts: [&[u8]; 2]) -> Result<(), SendError> {
         if self.stage != Stage::Open {
             return Err(SendError::Disconnected(self.ended().unwrap_or(DisconnectReason::Closed)));
         }
         let lane = lane_of(priority);
         let is_first = self.transfers.is_idle(priority) || planted::is(Bug::ShortOvertakes);
-        if !is_first || !self.has_room(lane, bytes.len()) {
+        let length = parts[0].len() + parts[1].len();
+        if !is_first || !self.has_room(lane, length) {
             self.transfers.starve(priority);
             self.was_full = true;
             return Err(SendError::Full);
         }
-        let head = Head::Message { length: bytes.len() as u64, is_long: false, is_prompt: false };
-        self.add(lane, head, bytes).map_err(|error| SendError::Disconnected(error.into()))?;
-        self.is_urgent |= priority == Priority::High;
+        // A program that is so far ahead of its peer gains more if its messages leave together.
+        let is_ahead = self.waiting_bytes(lane) >= AHEAD_BYTES;
+        let head = Head::Message { length: length as u64, is_long: false, is_prompt: false };
+        self.add_parts(lane, head, parts).map_err(|error| SendError::Disconnected(error.into()))?;
+        self.is_urgent |= priority == Priority::High && !is_ahead;
         Ok(())
     }
 
@@ -153,8 +163,14 @@ impl Connection {
 
     /// Adds a record whose payload is copied.
     fn add(&mut self, lane: Lane, head: Head, payload: &[u8]) -> Result<(), Exhausted> {
+        self.add_parts(lane, head, [payload, &[]])
+    }
+
+    /// The same for a payload in two parts.
+    fn add_parts(&mut self, lane: Lane, head: Head, parts: [&[u8]; 2]) -> Result<(), Exhausted> {
+        let length = parts[0].len() + parts[1].len();
         let outbound = &mut self.outbound[lane as usize];
-        if outbound.gathered.len() + payload.len() > CHUNK_BYTES && !outbound.gathered.is_empty() {
+        if outbound.gathered.len() + length > CHUNK_BYTES && !outbound.gathered.is_empty() {
             self.hand_over(lane)?;
         }
         let outbound = &mut self.outbound[lane as usize];
@@ -162,8 +178,9 @@ impl Connection {
             outbound.gathered = outbound.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES + 64));
         }
         let before = outbound.gathered.len();
+        outbound.gathered.reserve(length + 64);
         head.write(&mut outbound.gathered);
-        outbound.gathered.extend_from_slice(payload);
+        parts.into_iter().for_each(|part| outbound.gathered.extend_from_slice(part));
         self.unsent_bytes += outbound.gathered.len() - before;
         Ok(())
     }

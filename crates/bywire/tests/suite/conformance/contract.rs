@@ -37,6 +37,36 @@ fn short_messages_cross_both_ways_with_their_true_source() {
 }
 
 #[test]
+fn a_message_in_two_parts_arrives_as_one() {
+    for kind in ALL {
+        let link = Link::new(kind);
+        for integrity in [false, true] {
+            let remote_fragment_bytes = 64 << 10;
+            let mut pair =
+                link.meet(&PortOptions { integrity, remote_fragment_bytes, ..PortOptions::default() });
+            let longest = if link.is_remote() { 64 << 10 } else { 4096 };
+            for head_bytes in [0, 1, 16, 47, 48] {
+                for length in [0, 1, 8, 9, 40, 56, 57, 4096, longest] {
+                    let (head, payload) = (pattern(head_bytes, 1), pattern(length, 2));
+                    let mut last = Err(SendError::Full);
+                    while last == Err(SendError::Full) {
+                        last = pair.a.send_headed(pair.to_b, Priority::High, &head, &payload);
+                        pair.a.poll();
+                    }
+                    assert_eq!(last, Ok(()), "{kind:?}: {head_bytes} and {length} bytes");
+                    assert_eq!(&pair.message(At::B)[..], [head, payload].concat(), "{kind:?}");
+                }
+            }
+            let (a, to_b) = (&mut pair.a, pair.to_b);
+            let too_long = a.send_headed(to_b, Priority::High, &[1; 48], &vec![2; longest + 1]);
+            assert_eq!(too_long, Err(SendError::TooLong { max: longest as u64 + 48 }));
+            let long_head = a.send_headed(to_b, Priority::High, &[1; 49], &[2]);
+            assert_eq!(long_head, Err(SendError::TooLong { max: 48 }));
+        }
+    }
+}
+
+#[test]
 fn long_messages_arrive_intact_and_their_memory_is_returned() {
     for kind in ALL {
         let link = Link::new(kind);
