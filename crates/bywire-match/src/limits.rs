@@ -33,7 +33,7 @@ impl Default for Limits {
             receives: 1 << 20,
             eager_bytes: 32 << 10,
             requests: 1 << 16,
-            window_bytes: 64 << 10,
+            window_bytes: 256 << 10,
             window_bytes_max: 1 << 20,
             growth_bytes_max: 64 << 20,
         }

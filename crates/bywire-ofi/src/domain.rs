@@ -316,7 +316,7 @@ impl Domain {
     fn nap(&self) -> Result<(), i32> {
         match self.sleep.try_lock() {
             // If the kernel cannot wait, the next poll comes at once.
-            Ok(mut poller) => drop(poller.wait(Some(NAP)).map(drop)),
+            Ok(mut poller) => drop(poller.wait_briefly(NAP).map(drop)),
             // Another thread sleeps here.
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
             Err(TryLockError::Poisoned(_)) => return Err(FI_EOTHER),

@@ -145,6 +145,24 @@ impl Memory {
         }
     }
 
+    /// The `length` bytes from `offset` on: where they are, or in `scratch` if they are in several pieces.
+    ///
+    /// # Safety
+    /// Nothing changes the memory while the result is used, one-sidedly either.
+    pub unsafe fn joined<'a>(&'a self, offset: u64, length: u64, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        let mut parts = self.parts(offset, length);
+        match (parts.next(), parts.next()) {
+            (None, _) => &[],
+            // SAFETY: the creator has promised valid, initialised memory, and the caller that nothing changes it.
+            (Some(part), None) => unsafe { std::slice::from_raw_parts(part.base, part.length) },
+            _ => {
+                scratch.clear();
+                self.read(offset, length, scratch);
+                scratch
+            }
+        }
+    }
+
     /// Writes `source` from `offset` on, as far as there is room.
     #[inline(always)]
     pub fn write(&mut self, offset: u64, source: &[u8]) {

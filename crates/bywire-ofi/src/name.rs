@@ -17,7 +17,7 @@ const TICKET: usize = INCARNATION + 8;
 const _: () = assert!(TICKET + TICKET_BYTES == NAME_BYTES);
 
 /// Changes with the name, and with what endpoints say to each other.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The name of an endpoint: its address, and what tells it from others at the same address.
 ///

@@ -1,5 +1,7 @@
 //! Operations of the program until they complete: what the endpoint's matchers keep as handles.
 
+use std::ops::Range;
+
 use bywire::{Buffer, Key};
 use bywire_match::{Selector, Sink};
 
@@ -88,6 +90,22 @@ impl SendHandle {
                 target.extend_from_slice(&bytes[part(bytes)]);
             }
             Payload::Copied(bytes) => target.extend_from_slice(&bytes[part(bytes)]),
+        }
+    }
+
+    /// The bytes of a range of the payload, for a port to copy: where they are, or in `scratch`.
+    pub fn joined<'a>(&'a self, range: Range<u64>, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        let part = |bytes: &'a [u8]| {
+            bytes.get(range.start as usize..bytes.len().min(range.end as usize)).unwrap_or_default()
+        };
+        match &self.payload {
+            // SAFETY: the program leaves the memory of a message to its operation. If it changes that all the same, any mix of the
+            // bytes will do, which are only copied.
+            Payload::Program(memory) => unsafe {
+                memory.joined(range.start, range.end - range.start, scratch)
+            },
+            Payload::Short(bytes, count) => part(&bytes[..usize::from(*count)]),
+            Payload::Copied(bytes) => part(bytes),
         }
     }
 

@@ -3,18 +3,17 @@
 use std::ffi::{CStr, OsString};
 use std::sync::Once;
 
-use bywire_match::head::HEAD_BYTES_MAX;
 use bywire_match::{Limits, rma};
 
 use crate::host;
 use crate::idle::Policy;
 
-/// The longest frame: what a port sends at once, without the byte that tells untagged frames.
-pub const FRAME_BYTES: usize = bywire::FRAGMENT_BYTES - 1;
-/// The longest payload of a message in one frame.
-const EAGER_BYTES_MAX: u64 = (FRAME_BYTES - HEAD_BYTES_MAX) as u64;
+/// The longest payload of a frame within this machine: a fragment. A longer one takes less time if it is put into its place.
+pub const PAYLOAD_BYTES_HERE: usize = 16 << 10;
+/// The same to another machine: as much as a port sends at once. A put would take another round trip first.
+pub const PAYLOAD_BYTES_THERE: usize = 64 << 10;
 // The help of the variable says so.
-const _: () = assert!(EAGER_BYTES_MAX == 4055);
+const _: () = assert!(PAYLOAD_BYTES_HERE == 16_384 && PAYLOAD_BYTES_THERE == 65_536);
 
 const LINK: &CStr = c"link";
 const EAGER: &CStr = c"eager";
@@ -25,8 +24,8 @@ const CONNECT_TIMEOUT: &CStr = c"connect_timeout";
 /// Each with its help.
 const ALL: [(&CStr, &CStr); 6] = [
     (LINK, c"auto (default): other machines as well, if the node of this one belongs to a fabric; shm: this machine only"),
-    (EAGER, c"longest message that is sent before a receive has asked for it, in bytes (default and at most: 4055)"),
-    (HOLD, c"memory for messages that no receive waits for, besides 64 KiB for each sender, in bytes (default: 67108864)"),
+    (EAGER, c"longest message that is sent before a receive has asked for it, in bytes (default and at most: 65536, and 16384 within a machine)"),
+    (HOLD, c"memory for messages that no receive waits for, besides 256 KiB for each sender, in bytes (default: 67108864)"),
     (IDLE, c"how a rank waits: auto (default) sleeps while others want its core, spin keeps the core, sleep always sleeps"),
     (CONNECT_TIMEOUT, c"how long an endpoint may take to answer when it is first sent something, in milliseconds (default: 0, for ever, as a rank answers only when it calls MPI)"),
     (INTEGRITY, c"yes: every payload is checked end to end (default: no)"),
@@ -54,7 +53,7 @@ impl Default for Parameters {
     fn default() -> Self {
         Self {
             reaches_machines: true,
-            eager_bytes: EAGER_BYTES_MAX,
+            eager_bytes: PAYLOAD_BYTES_THERE as u64,
             hold_bytes: Limits::default().growth_bytes_max,
             idle: Policy::default(),
             integrity: false,
@@ -92,7 +91,7 @@ impl Parameters {
             _ => None,
         };
         let default = Self::default();
-        let eager = |text: &str| number(text).filter(|eager| *eager <= EAGER_BYTES_MAX);
+        let eager = |text: &str| number(text).filter(|eager| *eager <= PAYLOAD_BYTES_THERE as u64);
         Self {
             reaches_machines: chosen.of(LINK, link).unwrap_or(default.reaches_machines),
             eager_bytes: chosen.of(EAGER, eager).unwrap_or(default.eager_bytes),
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(of(&good), (chosen, vec![]));
         let bad = [
             ("link", "tcp"),
-            ("eager", "5000"),
+            ("eager", "65537"),
             ("hold", "-1"),
             ("idle", ""),
             ("integrity", "2"),

@@ -114,7 +114,8 @@ impl<S, R: Sink> Endpoint<S, R> {
         Ok(PeerId(self.peers.insert(Peer::new(self.limits.window_bytes))))
     }
 
-    /// The connection to a peer is there. Its frames have at most `fragment_bytes`, heads included.
+    /// The connection to a peer is there. Its frames have at most `fragment_bytes`, heads included, and payloads of at most that
+    /// less [`HEAD_BYTES_MAX`].
     ///
     /// # Panics
     /// If frames have no room for a head and a byte.
@@ -381,6 +382,7 @@ impl<S, R: Sink> Endpoint<S, R> {
             self.counts.requests_lost += 1;
             return self.fail_receive(peer, receive);
         }
+        let eager_bytes = self.peers.value(peer.0).map_or(0, |peer| peer.eager_bytes(&self.limits));
         let wanted = receive.capacity().min(envelope.length);
         self.counts.requests_truncated += u64::from(wanted < envelope.length);
         if wanted == 0 {
@@ -390,7 +392,7 @@ impl<S, R: Sink> Endpoint<S, R> {
         let state = ReceiveState::Exposing;
         let transfer =
             TransferId(self.receiving.insert(Receiving { receive, envelope, send, wanted, state }));
-        if wanted <= self.limits.eager_bytes {
+        if wanted <= eager_bytes {
             self.grant(transfer, None);
         } else {
             self.events.push_back(Event::Expose { transfer, peer, bytes: wanted });

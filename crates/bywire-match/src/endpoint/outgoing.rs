@@ -2,7 +2,7 @@
 
 use super::peer::{Peer, State};
 use super::{Endpoint, SendState, Sending};
-use crate::head::{EagerHead, Head, HeadBytes};
+use crate::head::{EagerHead, HEAD_BYTES_MAX, Head, HeadBytes};
 use crate::limits::{ENVELOPE_BYTES, Limits};
 use crate::operation::{Event, Frame, Send, SendId, Sink};
 use crate::slab::PeerId;
@@ -151,7 +151,7 @@ impl<S, R: Sink> Endpoint<S, R> {
                 continue;
             }
             let head = Head::Piece { receive }.to_bytes();
-            let end = length.min(done + (fragment_bytes - head.len()) as u64);
+            let end = length.min(done + (fragment_bytes - HEAD_BYTES_MAX) as u64);
             if !link(Frame::Piece { head: &head, payload, range: done..end }) {
                 return false;
             }

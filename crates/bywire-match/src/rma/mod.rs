@@ -140,7 +140,8 @@ impl<W, R: Sink> Rma<W, R> {
         Ok(PeerId(self.peers.insert(Peer::new())))
     }
 
-    /// The connection to a peer is there. Its frames have at most `fragment_bytes`, heads included.
+    /// The connection to a peer is there. Its frames have at most `fragment_bytes`, heads included, and payloads of at most that
+    /// less [`head::HEAD_BYTES_MAX`].
     ///
     /// # Panics
     /// If frames have no room for a head and a byte.

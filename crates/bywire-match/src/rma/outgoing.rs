@@ -1,6 +1,6 @@
 //! What leaves for a peer.
 
-use super::head::Head;
+use super::head::{HEAD_BYTES_MAX, Head};
 use super::operation::{Frame, Place, PutId, Source};
 use super::peer::{Queued, Reply, State};
 use super::{NOTE_OF_READ, NOTE_OF_WRITE, Operation, ReadState, Rma, Served, ServedState, WriteState};
@@ -128,7 +128,7 @@ impl<W, R: Sink> Rma<W, R> {
                 continue;
             }
             let head = Head::Piece { access }.to_bytes();
-            let end = (*length).min(done + (fragment_bytes - head.len()) as u64);
+            let end = (*length).min(done + (fragment_bytes - HEAD_BYTES_MAX) as u64);
             if !link(Frame::Piece { head: &head, source: Source::Write(&*write, done..end) }) {
                 return false;
             }
@@ -180,7 +180,7 @@ impl<W, R: Sink> Rma<W, R> {
                 continue;
             }
             let head = Head::Data { operation: *operation }.to_bytes();
-            let length = (place.length - done).min((fragment_bytes - head.len()) as u64);
+            let length = (place.length - done).min((fragment_bytes - HEAD_BYTES_MAX) as u64);
             let part = Place { offset: place.offset.wrapping_add(done), length, ..*place };
             if !link(Frame::Piece { head: &head, source: Source::Registered(part) }) {
                 return false;

@@ -3,8 +3,9 @@
 //! The end that makes a connection greets the other one, and waits for its answer before it sends anything. If two
 //! endpoints connect to each other at once, the connection stays that the one with the lesser name has made.
 
-use bywire::{DisconnectReason, Peer, Priority};
-use bywire_match::{PeerId, Violation};
+use bywire::{DisconnectReason, Owner, Peer, Priority};
+use bywire_match::head::HEAD_BYTES_MAX;
+use bywire_match::{PeerId, Violation, rma};
 use bywire_sys::clock;
 
 use super::frames::{WELCOME, greeted, hello};
@@ -16,7 +17,7 @@ use crate::abi::{
 use crate::addresses::Addresses;
 use crate::host;
 use crate::name::EndpointName;
-use crate::parameters::FRAME_BYTES;
+use crate::parameters::{PAYLOAD_BYTES_HERE, PAYLOAD_BYTES_THERE};
 
 /// How long to wait before a connection is tried again.
 const RETRY_NS: u64 = 1_000_000;
@@ -324,8 +325,11 @@ impl Endpoint {
         if let Some(spare) = spare.take().filter(|spare| *spare != peer) {
             self.leave(spare);
         }
-        self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, FRAME_BYTES));
-        self.rma.connected(id, FRAME_BYTES);
+        let is_here = self.port.peer_info(peer).is_some_and(|info| matches!(info.owner, Owner::Local { .. }));
+        let payload_bytes = if is_here { PAYLOAD_BYTES_HERE } else { PAYLOAD_BYTES_THERE };
+        let frame_bytes = payload_bytes + HEAD_BYTES_MAX;
+        self.matchers.iter_mut().for_each(|matcher| matcher.connected(id, frame_bytes));
+        self.rma.connected(id, payload_bytes + rma::head::HEAD_BYTES_MAX);
         host::inform(&format!("{:?} is connected", self.remotes[remote].name));
     }
 

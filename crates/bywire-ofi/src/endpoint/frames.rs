@@ -73,13 +73,6 @@ pub fn split_note(note: &[u8]) -> Option<Carried<'_>> {
     }
 }
 
-fn begin(channel: Channel, bytes: &mut Vec<u8>) {
-    bytes.clear();
-    if channel == Channel::Untagged {
-        bytes.push(UNTAGGED);
-    }
-}
-
 /// Joins a frame's head and payload. `None`: it is a put.
 pub fn join(frame: &Frame<'_, SendHandle>, bytes: &mut Vec<u8>) -> Option<Priority> {
     match frame {
@@ -124,20 +117,59 @@ pub fn carry_short(
     port.send(peer, Priority::High, &slot[..end]).is_ok()
 }
 
+/// The head of a frame with the byte before it, on its way to a port.
+struct Begun {
+    bytes: [u8; 1 + rma::head::HEAD_BYTES_MAX],
+    length: usize,
+}
+
+impl Begun {
+    fn of(first: Option<u8>, head: &[u8]) -> Self {
+        let mut begun = Self { bytes: [0; 1 + rma::head::HEAD_BYTES_MAX], length: 0 };
+        begun.push(first.as_slice());
+        begun.push(head);
+        begun
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// Gives it to a port, with what follows it. `false`: the port has no room. If the connection has ended, its event follows, and ends
+    /// the operation.
+    fn send(&self, (port, peer): (&mut Port, Peer), priority: Priority, payload: &[u8]) -> bool {
+        match payload {
+            [] => port.send(peer, priority, self.bytes()),
+            payload => port.send_headed(peer, priority, self.bytes(), payload),
+        }
+        .is_ok()
+    }
+}
+// The longest head with something behind it, and its byte.
+const _: () = assert!(bywire_match::head::HEAD_BYTES_MAX < bywire::HEAD_BYTES_MAX);
+
+/// The byte before the heads of a channel.
+fn first_byte(channel: Channel) -> Option<u8> {
+    (channel == Channel::Untagged).then_some(UNTAGGED)
+}
+
 /// Gives an eager message to a port. `false`: it has no room.
 pub fn carry_eager(
-    (port, peer): (&mut Port, Peer),
+    way: (&mut Port, Peer),
     channel: Channel,
     head: EagerHead,
     send: &SendHandle,
     scratch: &mut Vec<u8>,
 ) -> bool {
-    begin(channel, scratch);
     let mut bytes = [0; EagerHead::BYTES_MAX];
     let length = head.write(&mut bytes);
-    scratch.extend_from_slice(&bytes[..length]);
-    send.read(0, send.payload.length(), scratch);
-    port.send(peer, Priority::High, scratch).is_ok()
+    let payload = send.joined(0..send.payload.length(), scratch);
+    Begun::of(first_byte(channel), &bytes[..length]).send(way, Priority::High, payload)
 }
 
 /// Gives a frame to a port. `false`: it has no room.
@@ -148,20 +180,20 @@ pub fn carry(
     scratch: &mut Vec<u8>,
     puts: &mut HashMap<TransferId, Put>,
 ) -> bool {
-    begin(channel, scratch);
-    if let Some(priority) = join(frame, scratch) {
-        // If the connection has ended, its event follows, and ends the send.
-        return port.send(peer, priority, scratch).is_ok();
-    }
-    let Frame::Put { send, payload, length, key, note } = frame else { return false };
-    let kind = if channel == Channel::Untagged { UNTAGGED } else { TAGGED };
-    scratch.clear();
-    scratch.push(kind);
-    scratch.extend_from_slice(note);
+    let (send, buffer, key, note) = match frame {
+        Frame::Message { head, payload } => {
+            let payload = payload.map_or(&[][..], |send| send.joined(0..send.payload.length(), scratch));
+            return Begun::of(first_byte(channel), head).send((port, peer), Priority::High, payload);
+        }
+        Frame::Piece { head, payload, range } => {
+            let payload = payload.joined(range.clone(), scratch);
+            return Begun::of(first_byte(channel), head).send((port, peer), Priority::Low, payload);
+        }
+        Frame::Put { send, payload, length, key, note } => (send, payload.buffer(*length), key, note),
+    };
+    let note = Begun::of(Some(first_byte(channel).unwrap_or(TAGGED)), note);
     // The matcher keeps the handle until `put_done`, which the put's event calls.
-    let begun =
-        port.put(peer, Priority::Low, (Key(*key), 0), payload.buffer(*length), Some(scratch.as_slice()));
-    match begun {
+    match port.put(peer, Priority::Low, (Key(*key), 0), buffer, Some(note.bytes())) {
         Ok(id) => {
             puts.insert(id, Put::Message(channel, *send));
             true
@@ -213,19 +245,31 @@ pub fn carry_rma(
     scratch: &mut Vec<u8>,
     puts: &mut HashMap<TransferId, Put>,
 ) -> bool {
+    let (head, source, priority) = match frame {
+        rma::Frame::Message { head, source } => (head, source, Priority::High),
+        rma::Frame::Piece { head, source } => (head, source, Priority::Low),
+        rma::Frame::Put { id, source, region, note } => {
+            return put_rma((port, peer), (*id, source, *region, note), regions, puts);
+        }
+    };
+    // A copy, as others may write registered memory meanwhile, and the port may read it twice.
     scratch.clear();
-    scratch.push(RMA);
-    if let Some(priority) = join_rma(frame, regions, scratch) {
-        // If the connection has ended, its event follows, and ends the operation.
-        return port.send(peer, priority, scratch).is_ok();
-    }
-    let rma::Frame::Put { id, source, region, note } = frame else { return false };
-    scratch.extend_from_slice(note);
+    read(source, regions, scratch);
+    Begun::of(Some(RMA), head).send((port, peer), priority, scratch)
+}
+
+fn put_rma(
+    (port, peer): (&mut Port, Peer),
+    (id, source, region, note): (rma::PutId, &rma::Source<'_, SendHandle>, u64, &[u8]),
+    regions: &Regions,
+    puts: &mut HashMap<TransferId, Put>,
+) -> bool {
     // What is under way for a region ends before the region is closed.
     let Some(buffer) = lend(source, regions) else { return false };
-    match port.put(peer, Priority::Low, (Key(*region), 0), buffer, Some(scratch.as_slice())) {
+    let note = Begun::of(Some(RMA), note);
+    match port.put(peer, Priority::Low, (Key(region), 0), buffer, Some(note.bytes())) {
         Ok(transfer) => {
-            puts.insert(transfer, Put::Rma(*id));
+            puts.insert(transfer, Put::Rma(id));
             true
         }
         Err(_) => false,

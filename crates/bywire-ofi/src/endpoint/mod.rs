@@ -24,7 +24,7 @@ use remote::Remote;
 use crate::host;
 use crate::name::{EndpointName, NODE_BYTES, TICKET_BYTES, Vouched};
 use crate::operation::{ReadHandle, ReceiveHandle, SendHandle};
-use crate::parameters::Parameters;
+use crate::parameters::{PAYLOAD_BYTES_HERE, PAYLOAD_BYTES_THERE, Parameters};
 use crate::regions::Regions;
 
 type Matcher = bywire_match::Endpoint<SendHandle, ReceiveHandle>;
@@ -154,7 +154,11 @@ impl Bindings {
 
 /// The sizes of what a connection carries messages in. Between machines more have to be under way.
 fn geometry(reach: &Reach) -> Geometry {
-    let mut geometry = Geometry::default();
+    let mut geometry = Geometry { fragment_bytes: PAYLOAD_BYTES_HERE as u32, ..Geometry::default() };
+    for lane in &mut geometry.lanes {
+        // Four of the longest payloads are under way at most, as their memory is to stay in the caches.
+        lane.bulk_bytes = 4 * PAYLOAD_BYTES_HERE as u32;
+    }
     if matches!(reach, Reach::Machine) {
         let [_answers, high, _low] = &mut geometry.lanes;
         high.slots = SHORT_MESSAGES_MAX;
@@ -167,6 +171,7 @@ fn geometry(reach: &Reach) -> Geometry {
 fn open_port(parameters: &Parameters) -> Result<(Port, Option<String>), OpenError> {
     let options = |reach| PortOptions {
         geometry: geometry(&reach),
+        remote_fragment_bytes: PAYLOAD_BYTES_THERE as u32,
         reach,
         integrity: parameters.integrity,
         send_tokens: TRANSFERS_MAX,

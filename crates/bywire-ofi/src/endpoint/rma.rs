@@ -1,7 +1,7 @@
 //! Reading and writing memory of other endpoints, and what they do with memory of this one.
 
 use bywire::Rights;
-use bywire_match::rma::{Access, AccessId, Denied, Event, Failure, Place, head::HEAD_BYTES_MAX};
+use bywire_match::rma::{Access, AccessId, Denied, Event, Failure, Place};
 use bywire_match::{PeerId, Refused};
 
 use super::Endpoint;
@@ -17,7 +17,7 @@ use crate::completion::Completion;
 use crate::host;
 use crate::operation::{ReadHandle, SendHandle};
 use crate::outlets::Outlets;
-use crate::parameters::FRAME_BYTES;
+use crate::parameters::PAYLOAD_BYTES_HERE;
 
 /// Frames to this endpoint itself that are under way at a time.
 const OWN_FRAMES_MAX: usize = 16;
@@ -69,7 +69,7 @@ impl Endpoint {
     ) -> Result<(), i32> {
         let id = self.target(from, outlets, addresses)?;
         let is_own = self.remotes[id.index()].link == Link::Own;
-        if place.length > (FRAME_BYTES - HEAD_BYTES_MAX) as u64 && !is_own {
+        if place.length > PAYLOAD_BYTES_HERE as u64 && !is_own {
             let rights = Rights { read: false, write: true };
             read.key = read.buffer().and_then(|buffer| self.port.register(buffer, rights).ok());
         }

@@ -90,7 +90,7 @@ static void close_all(void)
 /* A length of any path: in a slot, in one frame, a request. */
 static size_t any_length(void)
 {
-    static const size_t below[] = { 1, 41, 4056, 40000, LENGTH_MAX };
+    static const size_t below[] = { 1, 41, 16385, 70000, LENGTH_MAX };
     return chance(below[chance(5)]);
 }
 

@@ -24,8 +24,8 @@ static void look(const unsigned char *bytes, int length, unsigned seed)
 }
 
 /* Lengths around every border: slots, frames, eager payloads, puts. */
-static const int lengths[] = { 0, 1, 8, 39, 40, 41, 48, 49, 4000, 4047, 4055, 4056, 4057, 4096, 4097, 8192, 32767, 32768,
-                               32769, 65536, 100000, 1 << 20, LENGTH_MAX };
+static const int lengths[] = { 0, 1, 8, 39, 40, 41, 48, 49, 4096, 16343, 16344, 16383, 16384, 16385, 32767,
+                               32768, 65535, 65536, 65537, 100000, 1 << 20, LENGTH_MAX };
 enum { COUNT = sizeof lengths / sizeof *lengths };
 
 static void exchange(int rank, int other)

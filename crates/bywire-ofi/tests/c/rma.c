@@ -36,7 +36,7 @@ static unsigned char memory[LONG + 16], out[LONG], in[LONG];
 /* Every length, to another endpoint and to itself, in one piece and in several. */
 static void lengths(void)
 {
-    static const size_t lengths[] = { 0, 1, 8, 40, 4000, 4047, 4048, 4096, 5000, 65536, LONG };
+    static const size_t lengths[] = { 0, 1, 8, 40, 4096, 16383, 16384, 16385, 65536, 65537, LONG };
     struct fid_mr *mr;
     int word;
     DONE(fi_mr_reg(domain, memory, LONG, ALL, 0, KEY, 0, &mr, NULL));
@@ -414,7 +414,7 @@ static void stopped(void)
 /* More long writes at once than a peer may put: the others come in pieces. */
 static void shares(void)
 {
-    enum { WRITES = 1100, BYTES = 5000 };
+    enum { WRITES = 1100, BYTES = 17000 };
     static unsigned char from[WRITES][BYTES], to[WRITES][BYTES];
     struct fid_mr *mr;
     open_end(&a);

@@ -13,7 +13,7 @@
 
 #include "mpi_check.h"
 
-static const size_t lengths[] = { 0, 1, 40, 41, 4055, 4056, 70000, 1 << 20 };
+static const size_t lengths[] = { 0, 1, 40, 41, 16384, 16385, 65536, 65537, 1 << 20 };
 enum { COUNT = sizeof lengths / sizeof *lengths, LENGTH_MAX = 1 << 20 };
 static unsigned char out[LENGTH_MAX], in[LENGTH_MAX];
 static int rank, size;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use bywire_match::head::HEAD_BYTES_MAX;
 use bywire_match::{Endpoint, Event, Frame, Limits, PeerId, Selector, Send, SendId, Sink, TransferId};
 
 /// The longest frame.
@@ -92,7 +93,7 @@ impl Node {
                 self.taken.push_back(event);
                 continue;
             };
-            assert!(bytes > limits().eager_bytes);
+            assert!(bytes > limits().eager_bytes.min((FRAGMENT_BYTES - HEAD_BYTES_MAX) as u64));
             let key = 1_000 + self.regions.len() as u64;
             self.regions.insert(key, transfer);
             assert!(self.endpoint.grant(transfer, self.exposes.then_some(key)));

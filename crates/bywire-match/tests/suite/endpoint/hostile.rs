@@ -134,9 +134,9 @@ fn another_peer_cannot_answer_or_fill_what_is_not_its_own() {
     node.endpoint.connected(other, 512);
     node.endpoint.send(node.peer, message(1, 10_000), (10_000, 0)).expect("room");
     let [Head::Request { send, .. }] = node.says()[..] else { panic!("a request") };
-    node.endpoint.receive(any(1), Buffer::new(0, 900)).expect("room");
+    node.endpoint.receive(any(1), Buffer::new(0, 400)).expect("room");
     node.endpoint.receive(any(1), Buffer::new(0, 9_000)).expect("room");
-    node.hears_request(5, 900).expect("a request");
+    node.hears_request(5, 400).expect("a request");
     node.hears_request(6, 9_000).expect("a request");
     let credit_then_grant = node.says();
     let Some(Head::Grant { receive, .. }) = credit_then_grant.last().copied() else { panic!("a grant") };

@@ -4,10 +4,10 @@
 mod fixture;
 mod hostile;
 
-use bywire_match::head::Head;
+use bywire_match::head::{HEAD_BYTES_MAX, Head};
 use bywire_match::{Endpoint, Envelope, Event, Limits, Refused, Selector, Send};
 
-use fixture::{Buffer, Node, Pair, any, limits, message, payload};
+use fixture::{Buffer, FRAGMENT_BYTES, Node, Pair, any, limits, message, payload};
 
 /// The bytes and the receive's name of what a node has received.
 fn received(node: &mut Node) -> Vec<(u32, Vec<u8>)> {
@@ -394,7 +394,10 @@ fn a_grant_without_a_key_asks_for_pieces_of_a_payload_of_any_length() {
     pair.exchange();
     assert_eq!(received(&mut pair.target), [(1, payload(100_000, 0..100_000))]);
     assert_eq!(sent(&mut pair.source), [100_000]);
-    assert_eq!(pair.source.endpoint.counts().pieces, 100_000u64.div_ceil(512 - 16));
+    assert_eq!(
+        pair.source.endpoint.counts().pieces,
+        100_000u64.div_ceil((FRAGMENT_BYTES - HEAD_BYTES_MAX) as u64)
+    );
 }
 
 #[test]
