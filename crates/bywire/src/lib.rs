@@ -83,7 +83,7 @@ pub use bywire_sys::Errno;
 /// one fragment.
 pub const FRAGMENT_BYTES: usize = 4096;
 /// The longest head of a message in two parts ([`Port::send_headed`]).
-pub const HEAD_BYTES_MAX: usize = shm::record::HEAD_BYTES_MAX;
+pub const HEAD_BYTES_MAX: usize = message::options::HEAD_BYTES_MAX;
 
 /// The crate's own page, whose program has to compile.
 #[cfg(doctest)]

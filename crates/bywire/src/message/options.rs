@@ -3,15 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bywire_ring::geometry::Geometry;
+use bywire_ring::geometry::{Geometry, INLINE_BYTES};
 
 use crate::message::address::PortName;
 
 /// The most asynchronous transfers that may be outstanding, for each priority.
 pub(crate) const SEND_TOKENS_MAX: u32 = 256;
 
+/// The longest head of a message in two parts: what a slot has room for behind its length.
+pub(crate) const HEAD_BYTES_MAX: usize = INLINE_BYTES - 8;
 /// The longest message that may be copied at once to another machine.
 pub(crate) const REMOTE_FRAGMENT_BYTES_MAX: u32 = 64 << 10;
+/// The longest message from another machine that needs no posted buffer, for any options of its sender: with a head.
+pub(crate) const SHORT_BYTES_MAX: u64 = REMOTE_FRAGMENT_BYTES_MAX as u64 + HEAD_BYTES_MAX as u64;
 
 /// The users that may connect to a port. The kernel attests the user of a connecting process.
 ///

@@ -7,10 +7,10 @@ use super::Port;
 use super::slots::Link;
 use crate::message::buffer::{Buffer, Payload};
 use crate::message::error::{SendError, Unsent};
+use crate::message::options::HEAD_BYTES_MAX;
 use crate::message::peer::{Confirm, Peer, Priority, TransferId};
 use crate::message::region::{Key, Rights};
 use crate::message::transfers::{NOTE_BYTES_MAX, Note, Transfers};
-use crate::shm::record::HEAD_BYTES_MAX;
 
 impl Port {
     /// Copies a message of up to one fragment ([`crate::FRAGMENT_BYTES`] by default) to a peer, at once. It needs no

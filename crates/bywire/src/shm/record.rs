@@ -35,8 +35,6 @@ pub const MOVE_BULK: u8 = 13;
 
 /// A whole message in two parts. Words: the length of its head, and the head. The bulk area has the rest.
 pub const HEADED: u8 = 14;
-/// The longest head: what a slot has room for behind its length.
-pub const HEAD_BYTES_MAX: usize = INLINE_BYTES - 8;
 
 /// Long payloads are copied in steps of this size. Urgent messages go first between two steps.
 pub const STEP_BYTES: usize = 2048;

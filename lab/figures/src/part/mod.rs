@@ -10,6 +10,7 @@ mod links;
 mod loops;
 mod messages;
 mod mpi;
+mod mpi_sizes;
 mod rivals;
 mod sockets;
 mod web;
@@ -49,6 +50,9 @@ pub fn run(words: &[String]) -> Result<()> {
         "bare-ring" => loops::BareRing::parse_from(words).run(),
         "comparison" => comparison::Agreement::parse_from(words).run(),
         "connection" => loops::connection(),
+        "mpi-sizes" => {
+            Plain::parse_from(words).arguments.run("mpi-sizes", mpi_sizes::contestants, mpi_sizes::page)
+        }
         "rivals" => Plain::parse_from(words).arguments.run("rivals", rivals::contestants, rivals::page),
         "web" => web::Web::parse_from(words).run(),
         name => {
@@ -73,7 +77,10 @@ mod tests {
     #[test]
     fn every_figure_has_its_contestant_and_every_request_is_one() {
         let accuracy = [false, true].map(|knobs| accuracy::contestants(&accuracy::ways(), knobs, 0.1));
-        let others = accuracy.into_iter().chain([rivals::contestants(0.1)]).map(|contest| ("", contest));
+        let others = accuracy
+            .into_iter()
+            .chain([rivals::contestants(0.1), mpi_sizes::contestants(0.1)])
+            .map(|contest| ("", contest));
         for (name, contest) in others.chain(PARTS.iter().map(|part| (part.name, (part.contestants)(0.1)))) {
             let requirements = requirements(name).unwrap();
             assert_eq!(requirements.is_empty(), name.is_empty(), "{name}");
@@ -102,7 +109,7 @@ mod tests {
     #[test]
     fn a_contestant_that_did_not_run_has_a_reason_and_the_others_have_results() {
         type Case = (&'static str, fn(&Figures) -> String, &'static [&'static str]);
-        let cases: [Case; 6] = [
+        let cases: [Case; 7] = [
             ("ucx", |figures| page(&messages::PART, figures), &["| not measured: not there |"]),
             (
                 "iperf3 vde",
@@ -115,6 +122,7 @@ mod tests {
                 &["| nebula | 1300 | yes | not run: not there | not run: interrupted |"],
             ),
             ("mpi", rivals::page, &["not measured", "not there"]),
+            ("latency 8 mpich --link veth", mpi_sizes::page, &["| 4MiB | not measured |", "not there"]),
             ("ours nginx 64", web::page, &["| nginx | 64 | not run: not there |"]),
             (
                 "iperf3 veth",

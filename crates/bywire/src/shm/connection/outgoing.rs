@@ -39,7 +39,7 @@ impl Connection {
         }
     }
 
-    /// Copies a message in two parts into the ring, at once. Its head has at most [`HEAD_BYTES_MAX`] bytes.
+    /// Copies a message in two parts into the ring, at once. Its head has at most [`crate::HEAD_BYTES_MAX`] bytes.
     pub fn send_headed_now(
         &mut self,
         priority: Priority,

@@ -5,8 +5,7 @@ use bywire_wire::frame::Lane;
 use bywire_wire::planted::{self, Bug};
 use bywire_wire::record::Head;
 
-use super::SHORT_BYTES_MAX;
-
+use crate::message::options::SHORT_BYTES_MAX;
 use crate::message::peer::Priority;
 use crate::message::resources::Resources;
 use crate::message::transfers::Transfers;

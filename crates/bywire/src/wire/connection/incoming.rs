@@ -6,10 +6,11 @@ use bywire_wire::planted::{self, Bug};
 use bywire_wire::record::{HEAD_BYTES_MAX, Head};
 
 use super::inbound::Within;
-use super::{Connection, SHORT_BYTES_MAX, Stage, lane_of};
+use super::{Connection, Stage, lane_of};
 use crate::message::buffer::Payload;
 use crate::message::error::DisconnectReason;
 use crate::message::event::{Event, Message};
+use crate::message::options::SHORT_BYTES_MAX;
 use crate::message::peer::Priority;
 use crate::message::region::Key;
 use crate::message::resources::Resources;

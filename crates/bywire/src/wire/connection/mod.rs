@@ -15,18 +15,15 @@ use bywire_wire::connection::{self as packets, Receipt, State};
 use bywire_wire::frame::{LANES, Lane};
 
 use crate::message::error::DisconnectReason;
-use crate::message::options::{PortOptions, REMOTE_FRAGMENT_BYTES_MAX};
+use crate::message::options::PortOptions;
 use crate::message::peer::{Peer, PeerInfo, Priority};
 use crate::message::resources::Resources;
 use crate::message::share::OtherUser;
 use crate::message::transfers::Transfers;
-use crate::shm::record::HEAD_BYTES_MAX;
 
 use inbound::Inbound;
 use outbound::{Outbound, Piece};
 
-/// The longest message that needs no posted buffer, for any options of its sender: with a head.
-pub(crate) const SHORT_BYTES_MAX: u64 = (REMOTE_FRAGMENT_BYTES_MAX as usize + HEAD_BYTES_MAX) as u64;
 /// So many of the longest messages that are copied at once fit into the first window of the high lane.
 const WINDOW_MESSAGES: u64 = 4;
 /// The bytes that may wait in a low lane with much traffic.
