@@ -274,8 +274,8 @@ typedef struct {
   uint64_t unreachable_after_ns;
   /* A bw_reach_t: from where others may connect. */
   uint32_t reach;
-  /* Zero. */
-  uint32_t reserved;
+  /* The longest message that is copied at once to a peer on another machine, if it is longer than `fragment_bytes`: up to 65536. */
+  uint32_t remote_fragment_bytes;
 } bw_port_options_t;
 
 /* Counters of a port, since it was opened. */

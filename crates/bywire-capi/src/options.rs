@@ -107,8 +107,8 @@ pub struct bw_port_options_t {
     pub unreachable_after_ns: u64,
     /// A bw_reach_t: from where others may connect.
     pub reach: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The longest message that is copied at once to a peer on another machine, if it is longer than `fragment_bytes`: up to 65536.
+    pub remote_fragment_bytes: u32,
 }
 
 // SAFETY: integers and raw pointers without padding: their sizes add up to the whole, as the next line checks.
@@ -181,7 +181,7 @@ pub fn describe(options: &PortOptions, texts: [Option<&CString>; 2]) -> bw_port_
             Reach::Machine => bw_reach_t::BW_REACH_MACHINE,
             Reach::Fabric => bw_reach_t::BW_REACH_FABRIC,
         } as u32,
-        reserved: 0,
+        remote_fragment_bytes: options.remote_fragment_bytes,
     }
 }
 
@@ -225,6 +225,7 @@ pub unsafe fn read(options: *const bw_port_options_t) -> Result<PortOptions, Fai
         linger: Duration::from_nanos(asked.linger_ns),
         unreachable_after: Duration::from_nanos(asked.unreachable_after_ns),
         geometry: Geometry { lanes: asked.lanes.map(lane), fragment_bytes: asked.fragment_bytes },
+        remote_fragment_bytes: asked.remote_fragment_bytes,
         runtime_directory: text(asked.runtime_directory, "options: runtime_directory")?.map(Into::into),
         ..PortOptions::default()
     };

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Each public function of the message layer, and the C functions that stand for it, or why none does.
-const FUNCTIONS: [(&str, &[&str]); 55] = [
+const FUNCTIONS: [(&str, &[&str]); 56] = [
     ("Address::local", &["bw_connect"]),
     ("Buffer::as_ptr", &["field buffer"]),
     ("Buffer::from_raw", &["bw_send_buffer", "bw_post_receive", "bw_put", "bw_get"]),
@@ -56,6 +56,7 @@ const FUNCTIONS: [(&str, &[&str]); 55] = [
     ("Port::send", &["bw_send"]),
     ("Port::send_buffer", &["bw_send_buffer"]),
     ("Port::send_datagram", &["bw_send_datagram"]),
+    ("Port::send_headed", &["bw_send"]),
     ("Port::send_lent", &["bw_send_lent"]),
     ("Port::statistics", &["bw_port_statistics"]),
     ("Port::wait", &["bw_wait"]),
