@@ -9,6 +9,7 @@
 
 pub mod bounds;
 pub mod copy;
+pub mod datagrams;
 pub mod distance;
 pub mod doorbell;
 pub mod geometry;

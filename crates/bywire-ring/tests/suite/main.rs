@@ -1,6 +1,7 @@
 //! The rings' own code: every interleaving within loom's bounds, against a model, and between processes.
 
 mod cut_over;
+mod gate;
 mod leaving;
 mod loom;
 mod model;
