@@ -74,7 +74,10 @@ impl CheckedPacket {
             }
             (Kind::Offer, [connection, segment @ ..]) => {
                 check_segment(segment)?;
-                let identity = identity::identify(connection);
+                let identity = match packet.other_end() {
+                    Some(remote) => identity::identify_datagrams(connection, remote),
+                    None => identity::identify(connection),
+                };
                 Some(Self::Offer { token: packet.token, segment: files.split_off(1), identity })
             }
             (Kind::Seek, [connection]) => {

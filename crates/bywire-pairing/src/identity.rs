@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use bywire_sys::credentials::Credentials;
-use bywire_sys::{Errno, tcp, unix_stream};
+use bywire_sys::{Errno, datagram_end, tcp, unix_stream};
 
-use crate::unix_diag;
+use crate::{udp_diag, unix_diag};
 
 /// How the kernel names an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub enum Name {
     Address(SocketAddr),
     /// An end of a Unix connection: the inode of its socket.
     Inode(u32),
+    /// An end of UDP.
+    Datagrams(SocketAddr),
 }
 
 /// A connection, distinguished from all others of the machine.
@@ -73,6 +75,24 @@ fn identify_unix(file: &impl AsFd) -> Result<Identity, Errno> {
     })
 }
 
+/// Asks the kernel whether a UDP socket is the one that receives what comes from `remote`, and by which address.
+///
+/// # Errors
+/// Those of [`datagram_end::identify`] and [`udp_diag::check_receiver`].
+pub fn identify_datagrams(file: &impl AsFd, remote: SocketAddr) -> Result<Identity, Errno> {
+    let found = datagram_end::identify(file, remote)?;
+    udp_diag::check_receiver(&found, remote)?;
+    Ok(Identity {
+        namespace: found.namespace,
+        cookie: found.cookie,
+        local: Name::Datagrams(found.local),
+        remote: Name::Datagrams(remote),
+        is_established: true,
+        is_bound_to_device: found.is_bound_to_device,
+        peer: None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -98,6 +118,39 @@ mod tests {
         assert!(!identify(&server).expect("unix").is_established);
         drop(client);
         assert_eq!(identify(&server).err(), Some(Errno::NOTCONN));
+    }
+
+    /// A UDP socket at a port that others may have, too.
+    fn at_shared_port(port: u16) -> std::net::UdpSocket {
+        use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
+        let made = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");
+        sockopt::set_socket_reuseaddr(&made, true).expect("set");
+        bind(&made, &SocketAddr::from(([127, 0, 0, 1], port))).expect("bind");
+        made.into()
+    }
+
+    #[test]
+    fn two_udp_sockets_mirror_each_other_if_each_receives_what_the_other_sends() {
+        use std::net::UdpSocket;
+        let (server, client) =
+            (UdpSocket::bind("[::]:0").expect("bind"), UdpSocket::bind("127.0.0.1:0").expect("bind"));
+        let port = server.local_addr().expect("bound").port();
+        let [server_at, client_at] =
+            [SocketAddr::from(([127, 0, 0, 1], port)), client.local_addr().expect("bound")];
+        client.connect(server_at).expect("connected");
+        let ours = identify_datagrams(&client, server_at).expect("udp");
+        let theirs = identify_datagrams(&server, client_at).expect("udp");
+        assert_eq!((ours.local, ours.remote), (theirs.remote, theirs.local));
+        assert!(ours.cookie != theirs.cookie && ours.namespace == theirs.namespace);
+        let (one, other) = (at_shared_port(0), at_shared_port);
+        let at = one.local_addr().expect("bound");
+        assert!(identify_datagrams(&one, client_at).is_ok());
+        // What comes from the client is another socket's by now, which has the same address and is connected to it.
+        let other = other(at.port());
+        other.connect(client_at).expect("connected");
+        assert!(identify_datagrams(&one, client_at).is_err());
+        assert!(identify_datagrams(&other, client_at).is_ok());
+        assert!(identify_datagrams(&client, client_at).is_err(), "it is connected to the server");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The packets between programs and the service: all of one size, on a Unix socket.
 
-use std::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// The length of every packet.
 pub const PACKET_BYTES: usize = 40;
@@ -23,6 +23,8 @@ pub const CALLS_VARIABLE: &str = "BYWIRE_SOCKETS_CALLS";
 pub const ENGINE_VARIABLE: &str = "BYWIRE_SOCKETS_ENGINE";
 /// Never; where it pays; whatever is sent; and nothing goes to a node of the fabric but through an engine.
 pub const ENGINE_WORDS: [&str; 4] = ["off", "prefer", "always", "require"];
+/// `1`: datagrams of UDP sockets are carried as well.
+pub const UDP_VARIABLE: &str = "BYWIRE_SOCKETS_UDP";
 /// The file with the tokens of spinning programs. All programs of one user share it.
 pub const CORES_VARIABLE: &str = "BYWIRE_SOCKETS_CORES";
 /// The file to which the library adds a line for the outcome of each connection.
@@ -66,7 +68,8 @@ kinds! {
     Go = 3,
     /// An offer that `token` names, with the descriptors of the connection and of the program's segment. The segment is
     /// two memory files: its head, and the rest, which its maker can empty again. A program that cannot make the
-    /// second one offers a single file of the whole length.
+    /// second one offers a single file of the whole length. A UDP socket is offered for one other end, which the packet
+    /// names: see [`Packet::other_end`].
     Offer = 4,
     /// The answer to an offer: `code` is a [`Verdict`], `number` the peer. If paired, it brings the peer's segment,
     /// doorbell and page. With a peer of another user, the brought doorbell is one of [`Kind::Doorbell`], and `first`
@@ -184,6 +187,10 @@ impl Verdict {
     }
 }
 
+/// In the offer of a UDP socket, `code`: the family of the other end's address.
+const IP_V4: u8 = 4;
+const IP_V6: u8 = 6;
+
 /// A packet. The meaning of its fields depends on [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -200,6 +207,26 @@ impl Packet {
     /// A packet with zeroes in all other fields.
     pub const fn new(kind: Kind, token: u64) -> Self {
         Self { kind, code: 0, number: 0, token, first: 0, second: 0 }
+    }
+
+    /// The offer of a UDP socket for this other end.
+    pub const fn offering_datagrams(token: u64, other_end: SocketAddr) -> Self {
+        let (code, first, second) = match other_end.ip() {
+            IpAddr::V4(ip) => (IP_V4, ip.to_bits() as u64, 0),
+            IpAddr::V6(ip) => (IP_V6, (ip.to_bits() >> 64) as u64, ip.to_bits() as u64),
+        };
+        Self { code, number: other_end.port() as u32, first, second, ..Self::new(Kind::Offer, token) }
+    }
+
+    /// The other end that the offer of a UDP socket names. IPv4 in IPv6 is given as IPv4.
+    pub fn other_end(&self) -> Option<SocketAddr> {
+        let ip = match self.code {
+            IP_V4 => IpAddr::from((self.first as u32).to_be_bytes()),
+            IP_V6 => IpAddr::from((u128::from(self.first) << 64 | u128::from(self.second)).to_be_bytes())
+                .to_canonical(),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, self.number as u16))
     }
 
     /// The packet's bytes.
@@ -238,6 +265,18 @@ mod tests {
         let words = |text: &str| address_words(text.parse().unwrap());
         assert_eq!(words("10.0.0.1"), words("::ffff:10.0.0.1"));
         assert_eq!(words("fd00::1"), [0xfd00 << 48, 1]);
+    }
+
+    #[test]
+    fn the_other_end_of_a_udp_socket_is_named_in_both_families() {
+        for text in ["127.0.0.1:53", "[::1]:65535", "[2001:db8::7]:1"] {
+            let other_end: SocketAddr = text.parse().expect("an address");
+            let packet = Packet::offering_datagrams(7, other_end);
+            assert_eq!(Packet::decode(&packet.encode()).expect("a packet").other_end(), Some(other_end));
+        }
+        let mapped = Packet::offering_datagrams(7, "[::ffff:127.0.0.1]:53".parse().expect("an address"));
+        assert_eq!(mapped.other_end(), "127.0.0.1:53".parse().ok());
+        assert_eq!(Packet::new(Kind::Offer, 7).other_end(), None);
     }
 
     #[test]

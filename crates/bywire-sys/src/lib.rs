@@ -7,6 +7,7 @@ pub mod activation;
 pub mod clock;
 mod close_account;
 pub mod credentials;
+pub mod datagram_end;
 pub mod deferred;
 pub mod directory;
 pub mod fork;

@@ -63,7 +63,7 @@ pub fn namespace(file: &impl AsFd) -> Result<u64, Errno> {
     option::read(file, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(inner) => match inner.ip().to_ipv4_mapped() {
             Some(ip) => SocketAddr::new(ip.into(), inner.port()),
