@@ -17,7 +17,7 @@ use bywire_engine::control::{self, Request};
 use bywire_pairing::launch::{self, Launch, LaunchError};
 use bywire_pairing::protocol::{
     CALLS_VARIABLE, ENGINE_VARIABLE, ENGINE_WORDS, IO_URING_VARIABLE, LOG_PATH_BYTES_MAX, LOG_VARIABLE,
-    SPIN_VARIABLE,
+    SPIN_VARIABLE, UDP_VARIABLE,
 };
 use bywire_pairing::service::{Service, StartError};
 use bywire_pairing::status::{self, QueryError};
@@ -61,6 +61,10 @@ options! {
             OptionRow::flag("io-uring", true, "Let the program use io_uring, which ends carrying")
                 .by_default("refuse it, as most containers do")
                 .variable(IO_URING_VARIABLE, "1 lets the program use io_uring, and 0 does not");
+        udp: bool =
+            OptionRow::flag("udp", true, "Carry datagrams of UDP sockets as well")
+                .by_default("leave them to the kernel")
+                .variable(UDP_VARIABLE, "1 carries datagrams of UDP sockets, and 0 does not");
         engine: Option<String> =
             OptionRow::of(
                 "engine",

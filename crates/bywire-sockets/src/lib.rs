@@ -11,6 +11,7 @@
 //! | `memory` | what forked processes share, and what each has of its own: locks, sockets, sets, kinds of descriptors |
 //! | `wakeup` | doorbells, and spinning before a sleep |
 //! | `connection` | a connection: where its next byte is, sleeping for it, its end, its return to the kernel |
+//! | `datagram` | UDP sockets: flows of datagrams with other ends |
 //! | `epoll` | `epoll_ctl`, `epoll_wait`, nested sets, sets that other programs inherit |
 //! | `polling` | `poll` and `select` |
 //! | `pairing` | how a connection leaves the kernel: the pairing service, and the preparation of segments |
@@ -26,6 +27,7 @@
 compile_error!("the preloaded library knows the calls of Linux on x86-64 and aarch64 only");
 
 mod connection;
+mod datagram;
 mod entry;
 mod epoll;
 mod memory;

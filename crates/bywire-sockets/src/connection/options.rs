@@ -91,6 +91,57 @@ pub fn reason_to_stay(level: i32, name: i32) -> Option<Reason> {
     HELD.iter().find(|option| option.level == level && option.name == name).map(|option| option.reason)
 }
 
+/// Options of UDP sockets that datagrams in memory honour, or that have no effect on what a machine sends to itself.
+const OF_DATAGRAMS: [(i32, &[i32]); 3] = [
+    (
+        SOL_SOCKET,
+        &[
+            libc::SO_RCVBUF,
+            libc::SO_SNDBUF,
+            libc::SO_RCVBUFFORCE,
+            libc::SO_SNDBUFFORCE,
+            libc::SO_REUSEADDR,
+            libc::SO_RCVTIMEO,
+            libc::SO_SNDTIMEO,
+            // The same with 64-bit times.
+            66,
+            67,
+            libc::SO_BROADCAST,
+            libc::SO_KEEPALIVE,
+            libc::SO_LINGER,
+            libc::SO_PRIORITY,
+        ],
+    ),
+    (
+        libc::IPPROTO_IP,
+        &[
+            libc::IP_TOS,
+            libc::IP_TTL,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_RECVERR,
+            libc::IP_MULTICAST_TTL,
+            libc::IP_MULTICAST_LOOP,
+        ],
+    ),
+    (
+        libc::IPPROTO_IPV6,
+        &[
+            libc::IPV6_V6ONLY,
+            libc::IPV6_UNICAST_HOPS,
+            libc::IPV6_TCLASS,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_RECVERR,
+            libc::IPV6_MULTICAST_HOPS,
+            libc::IPV6_MULTICAST_LOOP,
+        ],
+    ),
+];
+
+/// Returns whether a UDP socket with this option may have datagrams in memory. What is not known here may not.
+pub fn suits_datagrams(level: i32, name: i32) -> bool {
+    OF_DATAGRAMS.iter().any(|(known, names)| *known == level && names.contains(&name))
+}
+
 /// Whether reading this option moves bytes.
 pub fn moves_bytes(level: i32, name: i32) -> bool {
     level == IPPROTO_TCP && name == kernel::TCP_ZEROCOPY_RECEIVE

@@ -252,7 +252,7 @@ pub fn duplicate(old: i32, new: i32) {
                 descriptors::enter(new, DescriptorKind::EpollSet(name));
             }
         }
-        DescriptorKind::Untracked | DescriptorKind::Hidden => {}
+        DescriptorKind::Untracked | DescriptorKind::Datagram(_) | DescriptorKind::Hidden => {}
     }
 }
 
@@ -276,7 +276,7 @@ pub fn forget(fd: i32) -> Option<Leaving> {
     let _held = descriptors::change();
     let own = arena::private()?;
     match descriptors::kind(fd) {
-        DescriptorKind::Untracked | DescriptorKind::EpollSet(_) => None,
+        DescriptorKind::Untracked | DescriptorKind::Datagram(_) | DescriptorKind::EpollSet(_) => None,
         DescriptorKind::Hidden => {
             descriptors::enter(fd, DescriptorKind::Untracked);
             None

@@ -11,12 +11,14 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t
 use super::take_over;
 use crate::connection::policy;
 use crate::connection::sockets::{self, Socket};
+use crate::datagram::address::{Address, Name};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::iovec::{Buffers, CALL_MAX, Control, PARTS_MAX};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::pairing::requirement::to_kernel;
 use crate::process::{exec, lifecycle};
+use crate::transfer::datagrams::{self, Received};
 use crate::transfer::kernel_wait::paying;
 use crate::transfer::left;
 use crate::transfer::receive::receive;
@@ -86,20 +88,24 @@ take_over! {
 
     /// Receives several messages.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
-            // SAFETY: the program's own arguments, as they came.
-            let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-            // SAFETY: the kernel has written these messages.
-            (0..received.max(0) as usize).for_each(|index| note_received(unsafe { &raw mut (*messages.add(index)).msg_hdr }));
-            return received;
-        }
+        let is_stream = match descriptors::kind(fd) {
+            DescriptorKind::Socket(_) => true,
+            DescriptorKind::Datagram(_) if datagrams::has_flows(fd) => false,
+            _ => {
+                // SAFETY: the program's own arguments, as they came.
+                let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+                // SAFETY: the kernel has written these messages.
+                (0..received.max(0) as usize).for_each(|index| note_received(unsafe { &raw mut (*messages.add(index)).msg_hdr }));
+                return received;
+            }
+        };
         if !(timeout.is_null() || are_readable(timeout, 1) && is_valid_time(timeout)) {
             // The kernel reports what is wrong with it, unless only a sandbox that is about to be installed is in the way.
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         }
         // Unlike every other receive, this one checks for an error before it checks for the end of the stream.
-        if flags & libc::MSG_ERRQUEUE == 0 && let Some(number) = take_error(fd) {
+        if is_stream && flags & libc::MSG_ERRQUEUE == 0 && let Some(number) = take_error(fd) {
             return errno::fail(number) as c_int;
         }
         if !are_readable(messages, count.min(1) as usize) {
@@ -145,6 +151,14 @@ take_over! {
     fn sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, size: socklen_t) -> ssize_t {
         // SAFETY: the program's own arguments, as they came.
         let real = || unsafe { real::sendto(fd, buffer, length, flags, address, size) };
+        if !address.is_null() && let DescriptorKind::Datagram(_) = descriptors::kind(fd) {
+            if !is_address(address, size) {
+                return real();
+            }
+            // SAFETY: it can be read.
+            let target = unsafe { Address::read(address, size) };
+            return datagrams::send(fd, &Buffers::one(buffer.cast(), length), flags, Some(target), false, &real);
+        }
         // The kernel reads the address first. A Unix stream takes none.
         if address.is_null() || is_address(address, size) && !(size > 0 && is_unix(fd)) {
             send_parts(fd, || Buffers::one(buffer.cast(), length), flags, false, real)
@@ -160,7 +174,7 @@ take_over! {
 
     /// Sends several messages.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
+        if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && !datagrams::has_flows(fd) {
             each_control(messages, count);
             // SAFETY: the program's own arguments, as they came.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -243,6 +257,8 @@ pub fn send_list(
     real: &dyn Fn() -> ssize_t,
 ) -> ssize_t {
     match list(fd, parts, count) {
+        // A call for files sends no datagram without bytes.
+        Some(given) if given.total() == 0 && datagrams::has_flows(fd) => real(),
         Some(given) => send_parts(fd, || given, flags, false, real),
         None => real(),
     }
@@ -251,7 +267,8 @@ pub fn send_list(
 /// The list of buffers for a socket. `None`: `fd` is no socket, or the kernel must report what is wrong with the list.
 fn list(fd: c_int, parts: *const iovec, count: c_int) -> Option<Buffers<'static>> {
     let count = count.max(0) as usize;
-    let is_known = matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) && are_readable(parts, count);
+    let is_known = matches!(descriptors::kind(fd), DescriptorKind::Socket(_) | DescriptorKind::Datagram(_))
+        && are_readable(parts, count);
     is_known.then(|| Buffers::list(parts, count))
 }
 
@@ -265,8 +282,19 @@ fn receive_from(
 ) -> ssize_t {
     // SAFETY: the program's own arguments, as they came.
     let real = || unsafe { real::recvfrom(fd, buffer, length, flags, address, size) };
-    if !matches!(descriptors::kind(fd), DescriptorKind::Socket(_)) {
-        return paying(fd, flags, real);
+    match descriptors::kind(fd) {
+        DescriptorKind::Socket(_) => {}
+        DescriptorKind::Datagram(_) => {
+            return receive_datagram_from(
+                fd,
+                &Buffers::one(buffer.cast(), length),
+                flags,
+                address,
+                size,
+                &real,
+            );
+        }
+        _ => return paying(fd, flags, real),
     }
     let asked = Cell::new(false);
     let received = receive(
@@ -291,6 +319,63 @@ fn receive_from(
             return errno::fail(libc::EINVAL);
         }
         size.write(if received > 0 { write_sender(fd, address, size.read()) } else { 0 });
+    }
+    received
+}
+
+/// Receives a datagram, with the address of its sender.
+fn receive_datagram_from(
+    fd: c_int,
+    parts: &Buffers,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+    real: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    if !address.is_null() && !are_readable(size, 1) {
+        return real();
+    }
+    let mut got = Received::NONE;
+    let received = datagrams::receive(fd, parts, flags, None, &mut got, real);
+    if received >= 0 && !got.is_stored && !address.is_null() {
+        // SAFETY: the program's own, of which the length can be read.
+        unsafe {
+            if (size.read() as c_int) < 0 {
+                return errno::fail(libc::EINVAL);
+            }
+            size.write(write_name(&got.name, address, size.read()));
+        }
+    }
+    received
+}
+
+/// Writes an address into room for `size` bytes. Returns its whole length, as the kernel does.
+///
+/// # Safety
+/// `address` must be valid for writes of `size` bytes.
+unsafe fn write_name(name: &Name, address: *mut sockaddr, size: socklen_t) -> socklen_t {
+    let written = (name.length.min(size) as usize).min(name.bytes.len());
+    // SAFETY: the program's own room for `size` bytes, as the program has passed it.
+    unsafe { ptr::copy_nonoverlapping(name.bytes.as_ptr(), address.cast(), written) };
+    name.length
+}
+
+/// Receives a datagram as a message. The message can be read.
+fn receive_datagram(fd: c_int, message: *mut msghdr, flags: c_int, real: &dyn Fn() -> ssize_t) -> ssize_t {
+    // SAFETY: the program's own, which can be read.
+    let given = unsafe { message.read() };
+    let (parts, control) = (Buffers::list(given.msg_iov, given.msg_iovlen), Control::of(&given));
+    let mut got = Received::NONE;
+    let received = datagrams::receive(fd, &parts, flags, Some(&control), &mut got, real);
+    if received >= 0 && !got.is_stored {
+        // SAFETY: the program's own, which can be read.
+        unsafe {
+            if !given.msg_name.is_null() {
+                (*message).msg_namelen = write_name(&got.name, given.msg_name.cast(), given.msg_namelen);
+            }
+            (*message).msg_controllen = got.control_bytes;
+            (*message).msg_flags = got.flags | flags & libc::MSG_CMSG_CLOEXEC;
+        }
     }
     received
 }
@@ -332,9 +417,16 @@ fn is_unix(fd: c_int) -> bool {
 fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own.
     let real = move || unsafe { real::recvmsg(fd, message, flags) };
-    let DescriptorKind::Socket(_) = descriptors::kind(fd) else { return paying(fd, flags, real) };
+    let is_stream = match descriptors::kind(fd) {
+        DescriptorKind::Socket(_) => true,
+        DescriptorKind::Datagram(_) => false,
+        _ => return paying(fd, flags, real),
+    };
     if !is_valid_message(message, flags) {
         return real();
+    }
+    if !is_stream {
+        return receive_datagram(fd, message, flags, &real);
     }
     // SAFETY: the program's own, which can be read.
     let given = unsafe { message.read() };
@@ -431,6 +523,15 @@ fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         return real();
     }
     let is_special = !given.msg_control.is_null() && given.msg_controllen > 0;
+    if !given.msg_name.is_null()
+        && given.msg_namelen > 0
+        && let DescriptorKind::Datagram(_) = descriptors::kind(fd)
+    {
+        // SAFETY: it can be read.
+        let target = unsafe { Address::read(given.msg_name.cast(), given.msg_namelen) };
+        let parts = Buffers::list(given.msg_iov, given.msg_iovlen);
+        return datagrams::send(fd, &parts, flags, Some(target), is_special, &real);
+    }
     send_parts(fd, || Buffers::list(given.msg_iov, given.msg_iovlen), flags, is_special, real)
 }
 

@@ -15,6 +15,7 @@ use crate::os::user_access::are_readable;
 use crate::os::{errno, kernel, real};
 use crate::pairing::requirement::to_kernel;
 use crate::process::{inline, lifecycle, sandbox};
+use crate::transfer::datagrams;
 
 take_over! {
     /// Closes.
@@ -158,7 +159,7 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
     match descriptors::kind(fd) {
         DescriptorKind::Untracked => return real(),
         DescriptorKind::Hidden => return errno::fail(libc::EBADF) as c_int,
-        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {}
+        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) | DescriptorKind::Datagram(_) => {}
     }
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         to_kernel(fd, Reason::Signals);
@@ -176,7 +177,7 @@ fn control_file(fd: c_int, command: c_int, argument: usize) -> c_int {
 fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
     // SAFETY: the program's own arguments.
     let real = || unsafe { real::ioctl(fd, request, argument) };
-    let Some(socket) = sockets::socket(fd) else { return real() };
+    let Some(socket) = sockets::socket(fd) else { return control_datagrams(fd, request, argument, &real) };
     let set = |value: c_int| {
         // SAFETY: the program's int.
         unsafe { argument.cast::<c_int>().write_unaligned(value) };
@@ -220,6 +221,25 @@ fn control_device(fd: c_int, request: usize, argument: *mut c_void) -> c_int {
         }
         _ => real(),
     }
+}
+
+/// `ioctl` on what may be a UDP socket.
+fn control_datagrams(fd: c_int, request: usize, argument: *mut c_void, real: &dyn Fn() -> c_int) -> c_int {
+    if !crate::datagram::sockets::are_any() {
+        return real();
+    }
+    match request as u64 {
+        libc::FIOASYNC => to_kernel(fd, Reason::Signals),
+        libc::FIONREAD if are_readable(argument.cast::<c_int>(), 1) => {
+            if let Some(waiting) = datagrams::waiting_bytes(fd) {
+                // SAFETY: the program's int.
+                unsafe { argument.cast::<c_int>().write_unaligned(waiting as c_int) };
+                return 0;
+            }
+        }
+        _ => {}
+    }
+    real()
 }
 
 /// Notes whether calls on the socket block from now on.

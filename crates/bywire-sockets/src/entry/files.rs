@@ -147,9 +147,11 @@ pub(super) fn before_submission(list: *const *const Submission, count: usize) {
         // SAFETY: it can be read.
         let Submission { operation, fd, .. } = unsafe { request.read() };
         match descriptors::kind(fd) {
-            DescriptorKind::Socket(_) => to_kernel(fd, Reason::Option),
+            DescriptorKind::Socket(_) | DescriptorKind::Datagram(_) => to_kernel(fd, Reason::Option),
             // The kernel's own readiness of a set lacks that of carried connections.
-            DescriptorKind::EpollSet(_) if operation == IOCB_CMD_POLL => all_to_kernel(Reason::Option),
+            DescriptorKind::EpollSet(_) if operation == IOCB_CMD_POLL => {
+                all_to_kernel(Reason::Option);
+            }
             _ => {}
         }
     }

@@ -11,6 +11,8 @@ use super::{descriptor, take_over};
 use crate::connection::sleep::NEVER_WAITS;
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{dissolving, options, policy, relayed, stall};
+use crate::datagram::address::{NAME_BYTES, Name};
+use crate::datagram::sockets as datagrams;
 use crate::memory::arena::linger;
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
@@ -69,8 +71,15 @@ take_over! {
                 return errno::fail(number) as c_int;
             }
         }
+        let datagrams = if datagrams::are_any() { datagrams::socket(fd) } else { None };
+        if let Some(socket) = &datagrams {
+            errno::keep(|| socket.stop());
+        }
         // SAFETY: the program's own arguments, as they came.
         let status = unsafe { real::connect(fd, address, length) };
+        if let Some(socket) = &datagrams && status == 0 {
+            errno::keep(|| keep_peer(socket));
+        }
         if parts && status == 0 {
             dissolving::after_dissolving(fd);
         } else if status == 0 && policy::passes_descriptors(address, length)
@@ -94,6 +103,8 @@ take_over! {
 
     /// Shuts down one direction or both.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
+        // Either end of what it shuts down is the kernel's.
+        datagrams::stay(fd, Reason::Short);
         // SAFETY: the program's own arguments, as they came.
         lifecycle::shutdown(fd, how, || unsafe { real::shutdown(fd, how) })
     }
@@ -116,6 +127,18 @@ take_over! {
 
     /// Sets an option.
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
+        let datagrams = if datagrams::are_any() { datagrams::socket(fd) } else { None };
+        if let Some(socket) = &datagrams {
+            if !options::suits_datagrams(level, name) {
+                errno::keep(|| socket.stay(Reason::Option));
+            }
+            // SAFETY: the program's own arguments, as they came.
+            let status = unsafe { real::setsockopt(fd, level, name, value, length) };
+            if level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name) {
+                errno::keep(|| socket.change_allowance());
+            }
+            return status;
+        }
         let is_foreign = level == libc::IPPROTO_TCP && sockets::socket(fd).is_some_and(|socket| socket.is_unix());
         if let Some(reason) = options::reason_to_stay(level, name).filter(|_| !is_foreign) {
             if reason == Reason::FastOpen && policy::is_required() {
@@ -164,6 +187,16 @@ take_over! {
         }
         status
     }
+}
+
+/// A UDP socket was connected, or its connection was dissolved.
+fn keep_peer(socket: &datagrams::Socket) {
+    let mut name = Name::NONE;
+    name.length = NAME_BYTES as socklen_t;
+    // SAFETY: room for so many bytes.
+    let status =
+        unsafe { libc::getpeername(socket.fd, name.bytes.as_mut_ptr().cast(), &raw mut name.length) };
+    socket.sending().set_peer(if status == 0 { name.address() } else { None });
 }
 
 /// Sets `TCP_NODELAY`. [`kernel::push`] changes it as well, for a moment, with the sending lock held.

@@ -12,6 +12,7 @@ use libc::epoll_event;
 
 use crate::connection::readiness::{ALWAYS, IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
+use crate::datagram::members as datagrams;
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
 use crate::epoll::{members, nested, order, parked, sets, sleepers};
@@ -34,7 +35,9 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
             errno::set(libc::EBADF);
             return -1;
         }
+        DescriptorKind::Datagram(_) => return control_datagrams(set_fd, operation, fd, event, &real),
         DescriptorKind::EpollSet(inner) if operation == libc::EPOLL_CTL_ADD => {
+            datagrams::leave_watched(inner);
             return nested::add(set_fd, fd, inner, &real);
         }
         DescriptorKind::EpollSet(inner) => {
@@ -94,6 +97,27 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
         }
         _ => real(),
     }
+}
+
+/// A UDP socket: the kernel has the program's own registration.
+fn control_datagrams(
+    set_fd: i32,
+    operation: i32,
+    fd: i32,
+    event: *mut epoll_event,
+    real: &dyn Fn() -> i32,
+) -> i32 {
+    let given = if operation != libc::EPOLL_CTL_DEL && are_readable(event, 1) {
+        // SAFETY: the program's own event, which can be read.
+        Some(unsafe { event.read_unaligned() })
+    } else {
+        None
+    };
+    let status = real();
+    if status == 0 {
+        errno::keep(|| datagrams::note(set_fd, fd, operation, given));
+    }
+    status
 }
 
 /// A registration that is not tracked: its socket stays in the kernel, or returns there.

@@ -9,6 +9,8 @@ use libc::epoll_event;
 
 use crate::connection::readiness::{ALWAYS, OUT, Ready};
 use crate::connection::sockets::STREAM;
+use crate::datagram::members as datagrams;
+use crate::datagram::readiness::{Asleep, spins};
 use crate::epoll::control::ask_again;
 use crate::epoll::events::{EDGE, ONCE, Snapshot, asked, has_more, is_any_ready, ready};
 use crate::epoll::members::{self, Reported};
@@ -56,6 +58,81 @@ pub struct Wait<'a> {
 impl Wait<'_> {
     /// Waits.
     pub fn run(&self) -> i32 {
+        if datagrams::are_any() { self.run_beside_datagrams() } else { self.run_tracked() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_beside_datagrams(&self) -> i32 {
+        let set = if self.count > 0 { descriptors::set(self.set_fd) } else { None };
+        let found = set.and_then(|(name, _)| self.run_with_datagrams(name));
+        found.unwrap_or_else(|| self.run_tracked())
+    }
+
+    /// Waits for a set with UDP sockets. `None`: there is none in it.
+    fn run_with_datagrams(&self, name: u32) -> Option<i32> {
+        let inside = datagrams::enter(name)?;
+        let end_ns = self.timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
+        let found = loop {
+            if datagrams::is_any_readable(name) {
+                match self.report_with_datagrams(name) {
+                    0 => continue,
+                    found => break found,
+                }
+            }
+            if self.timeout_ns == Some(0) {
+                break self.run_tracked();
+            }
+            if spins(|| datagrams::is_any_readable(name), end_ns) {
+                continue;
+            }
+            let mut asleep = Asleep::default();
+            datagrams::sleep(name, &mut asleep);
+            if datagrams::is_any_readable(name) {
+                continue;
+            }
+            let timeout_ns = end_ns.map(|end| end.saturating_sub(kernel::now_ns()));
+            let found = Wait { timeout_ns, ..*self }.run_tracked();
+            errno::keep(|| drop(asleep));
+            break found;
+        };
+        errno::keep(|| drop(inside));
+        Some(found)
+    }
+
+    /// Reports what is in memory, and what there is beside it. An event of one registration is reported once.
+    fn report_with_datagrams(&self, name: u32) -> i32 {
+        // SAFETY: the program's own array, with room for so many events.
+        let events = unsafe { core::slice::from_raw_parts_mut(self.events, self.count as usize) };
+        let found = datagrams::report(name, events);
+        let Some((known, rest)) = events.split_at_mut_checked(found).filter(|(known, _)| !known.is_empty())
+        else {
+            return 0;
+        };
+        if rest.is_empty() {
+            return found as i32;
+        }
+        let (events, count) = (rest.as_mut_ptr(), rest.len() as i32);
+        let beside = Wait { events, count, timeout_ns: Some(0), ..*self }.run_tracked();
+        let mut kept = 0;
+        for at in 0..beside.max(0) as usize {
+            let Some(event) = rest.get(at).copied() else { break };
+            match known.iter_mut().find(|known| { known.u64 } == { event.u64 }) {
+                Some(known) => known.events |= event.events,
+                None => {
+                    if let Some(place) = rest.get_mut(kept) {
+                        *place = event;
+                    }
+                    kept += 1;
+                }
+            }
+        }
+        (found + kept) as i32
+    }
+
+    /// Waits without regard to UDP sockets.
+    #[inline(always)]
+    fn run_tracked(&self) -> i32 {
         let Some((name, set)) = descriptors::set(self.set_fd) else {
             return (self.real)(self.events, self.count, self.timeout_ns);
         };

@@ -9,6 +9,8 @@ use crate::memory::vforked;
 
 const KIND: u32 = 3 << 30;
 const SOCKET: u32 = 1 << 30;
+/// In an entry of a [`SOCKET`]: it is a UDP socket.
+const DATAGRAM: u32 = 1 << 29;
 const SET: u32 = 2 << 30;
 const HIDDEN: u32 = 3 << 30;
 /// Held while descriptors change their kind, and across a fork.
@@ -33,6 +35,8 @@ pub enum DescriptorKind {
     Untracked,
     /// A stream socket.
     Socket(u32),
+    /// A UDP socket.
+    Datagram(u32),
     /// An epoll set, by its name.
     EpollSet(u32),
     /// One of the library's own, which the program does not know.
@@ -60,8 +64,9 @@ pub fn recorded(fd: i32) -> DescriptorKind {
     // `sockets::track`, for a call that has counted itself before.
     match entry.load(Ordering::SeqCst) {
         0 => DescriptorKind::Untracked,
-        entry if entry & KIND == SOCKET => DescriptorKind::Socket(entry & !KIND),
+        entry if entry & (KIND | DATAGRAM) == SOCKET => DescriptorKind::Socket(entry & !KIND),
         entry if entry & KIND == SET => DescriptorKind::EpollSet(entry & !KIND),
+        entry if entry & KIND == SOCKET => DescriptorKind::Datagram(entry & !(KIND | DATAGRAM)),
         _ => DescriptorKind::Hidden,
     }
 }
@@ -84,12 +89,14 @@ fn naming(fd: i32) -> Option<(&'static AtomicU64, u64)> {
 }
 
 /// The epoll set behind `fd`.
+#[inline(always)]
 pub fn set(fd: i32) -> Option<(u32, &'static EpollSet)> {
     let DescriptorKind::EpollSet(name) = kind(fd) else { return None };
     set_named(name).map(|set| (name, set))
 }
 
 /// The epoll set of this name. `None`: it is gone, and its record may belong to another set.
+#[inline(always)]
 pub fn set_named(name: u32) -> Option<&'static EpollSet> {
     set_place(name).filter(|set| set.generation.load(Ordering::Relaxed) == name / SETS as u32)
 }
@@ -137,8 +144,8 @@ pub fn each_between(first: u32, last: u32, mut visit: impl FnMut(i32, Descriptor
     let highest = own.highest.load(Ordering::Relaxed);
     for fd in (0..=highest).chain(start.max(highest + 1)..end) {
         if (first..=last).contains(&fd)
-            && let found @ (DescriptorKind::Hidden | DescriptorKind::EpollSet(_) | DescriptorKind::Socket(_)) =
-                kind(fd as i32)
+            && let found = kind(fd as i32)
+            && found != DescriptorKind::Untracked
         {
             visit(fd as i32, found);
         }
@@ -179,7 +186,7 @@ fn lower(own: &PrivateArena, from: u32) {
     let end = from.saturating_sub(LOOKS);
     let found = (end..from)
         .rev()
-        .find(|fd| matches!(kind(*fd as i32), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_)));
+        .find(|fd| !matches!(kind(*fd as i32), DescriptorKind::Untracked | DescriptorKind::Hidden));
     own.highest.store(found.unwrap_or(end), Ordering::Relaxed);
 }
 
@@ -188,6 +195,7 @@ pub fn enter(fd: i32, kind: DescriptorKind) {
     let entry = match kind {
         DescriptorKind::Untracked => 0,
         DescriptorKind::Socket(index) => SOCKET | index,
+        DescriptorKind::Datagram(index) => SOCKET | DATAGRAM | index,
         DescriptorKind::EpollSet(name) => SET | name,
         DescriptorKind::Hidden => HIDDEN,
     };

@@ -171,6 +171,11 @@ impl Control {
         Self { room: message.msg_control, room_bytes: message.msg_controllen, written_bytes, flags }
     }
 
+    /// The room, and its length.
+    pub fn room(&self) -> (*mut c_void, usize) {
+        (self.room, self.room_bytes)
+    }
+
     /// The length of the control data, and the flags of the message.
     pub fn written(&self) -> (usize, c_int) {
         (self.written_bytes.get(), self.flags.get())

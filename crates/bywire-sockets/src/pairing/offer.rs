@@ -15,6 +15,7 @@ use bywire_ring::stream::{News, SEGMENT_BYTES, Window};
 
 use crate::connection::sockets::{self, STREAM, Socket};
 use crate::connection::{idle_memory, options, owed, policy};
+use crate::datagram::{answers, sockets as datagram};
 use crate::epoll::control;
 use crate::memory::arena::{self, SharedSocket, stage};
 use crate::memory::lock::{Lock, rank};
@@ -30,7 +31,7 @@ const REST_NS: u64 = 1_000_000_000;
 const UNMAPPED: u32 = 65_534;
 /// Answers are checked for once in this many calls on sockets that wait for one. The service sends only a few more
 /// packets than that to a program that does not read.
-const LOOK_EVERY: u32 = 32;
+pub(super) const LOOK_EVERY: u32 = 32;
 
 static CALLS_WAITING: AtomicU32 = AtomicU32::new(0);
 pub(super) static SERVICE: AtomicI32 = AtomicI32::new(-1);
@@ -42,7 +43,7 @@ static ASKED: AtomicU64 = AtomicU64::new(0);
 /// Time when the service last said that it listens.
 static LEAVE_NS: AtomicU64 = AtomicU64::new(0);
 /// The offer that the service has not answered; 0: none.
-static OFFERED: AtomicU64 = AtomicU64::new(0);
+pub(super) static OFFERED: AtomicU64 = AtomicU64::new(0);
 /// The links that an engine serves for this user, as the service has said last.
 static LINKS: AtomicU8 = AtomicU8::new(0);
 /// The memory of this program's rings that the service knows of.
@@ -326,7 +327,7 @@ fn hinder(shared: &SharedSocket, reason: Reason) {
 
 /// Whether the service listens just now, without an unanswered offer. It is waited for once; a later answer is read
 /// later.
-fn may_offer() -> bool {
+pub(super) fn may_offer() -> bool {
     while hear().is_some() {}
     if OFFERED.load(Ordering::Relaxed) != 0 {
         return false;
@@ -364,13 +365,13 @@ fn accounts_agree(socket: &Socket, account: &kernel::ByteCounts) -> bool {
 
 /// Handles the packets that the service has sent meanwhile.
 #[inline(never)]
-fn look() {
+pub(super) fn look() {
     let _held = TALKING.hold_undisturbed();
     while hear().is_some() {}
 }
 
 /// Waits for a certain packet, and handles all that come before it.
-fn listen_for(wanted: impl FnMut(&Packet) -> bool) -> bool {
+pub(super) fn listen_for(wanted: impl FnMut(&Packet) -> bool) -> bool {
     listen_within(TIMEOUT_MS as u64 * 1_000_000, wanted)
 }
 
@@ -564,7 +565,10 @@ fn hear() -> Option<Packet> {
     match packet {
         Some(packet) if packet.kind == Kind::Answer => {
             let _ = OFFERED.compare_exchange(packet.token, 0, Ordering::Relaxed, Ordering::Relaxed);
-            answered(&packet, descriptors);
+            match datagram::is_flow(packet.token) {
+                true => answers::answered(&packet, descriptors),
+                false => answered(&packet, descriptors),
+            }
         }
         Some(packet) if packet.kind == Kind::Doorbell => {
             let [doorbell, others @ ..] = descriptors;

@@ -20,6 +20,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, policy};
+use crate::datagram::sockets as datagrams;
 use crate::memory::arena::stage;
 use crate::memory::lock::{Lock, rank};
 use crate::os::{errno, kernel, real};
@@ -201,6 +202,9 @@ pub fn to_kernel(fd: i32, reason: Reason) {
         && let Some(socket) = sockets::socket(fd)
     {
         before_unseen(&socket);
+    }
+    if datagrams::are_any() {
+        datagrams::stay(fd, reason);
     }
     fallback::to_kernel(fd, reason);
 }

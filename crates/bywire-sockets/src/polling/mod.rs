@@ -1,4 +1,5 @@
 //! `poll` and `select`.
 
+mod datagrams;
 pub mod poll;
 pub mod select;

@@ -7,12 +7,14 @@ use libc::{pollfd, sigset_t, timespec};
 
 use crate::connection::readiness::OUT;
 use crate::connection::sockets::{self, Socket};
+use crate::datagram::sockets as sockets_of_datagrams;
 use crate::epoll::nested;
 use crate::memory::arena::{FINISHED, HUNG_UP, stage};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, jumps, kernel, real};
 use crate::pairing::account;
+use crate::polling::datagrams;
 use crate::wakeup::doorbell::{self, DoorbellSet};
 use crate::wakeup::spin;
 
@@ -34,8 +36,18 @@ pub fn poll(files: *mut pollfd, count: u64, timeout_ns: Option<u64>, real: Real)
     }
     // SAFETY: the program's own array, of the length that it states.
     let files = unsafe { core::slice::from_raw_parts_mut(files, count as usize) };
+    if sockets_of_datagrams::are_any()
+        && let Some(found) = datagrams::poll(files, timeout_ns, |files, left| poll_tracked(files, left, real))
+    {
+        return found;
+    }
+    poll_tracked(files, timeout_ns, real)
+}
+
+/// The same without regard to UDP sockets.
+fn poll_tracked(files: &mut [pollfd], timeout_ns: Option<u64>, real: Real) -> i32 {
     if !files.iter().any(|file| matters(file.fd)) && account::before_wait(timeout_ns) == timeout_ns {
-        return real(files.as_mut_ptr(), count, timeout_ns);
+        return real(files.as_mut_ptr(), files.len() as u64, timeout_ns);
     }
     let end = timeout_ns.map(|timeout| kernel::now_ns().saturating_add(timeout));
     if let Some(result) = plainly(files, end, real) {

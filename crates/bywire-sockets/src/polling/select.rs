@@ -46,7 +46,7 @@ pub fn select(
     }
     let bits = sets.map(|set| Bits(set.cast()));
     let matters = |fd: i32| {
-        matches!(descriptors::kind(fd), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
+        !matches!(descriptors::kind(fd), DescriptorKind::Untracked | DescriptorKind::Hidden)
             && bits.iter().any(|set| set.has(fd))
     };
     if count <= 0 || !(0..count).any(matters) {

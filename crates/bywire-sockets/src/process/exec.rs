@@ -6,6 +6,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, policy};
+use crate::datagram::sockets as datagrams;
 use crate::epoll::handover;
 use crate::memory::arena::passed;
 use crate::memory::{descriptors, vforked};
@@ -24,6 +25,9 @@ pub fn replace(real: impl FnOnce() -> i32) -> i32 {
 }
 
 fn before_replacement() {
+    if !vforked::is_child() {
+        datagrams::stay_all(Reason::Passed);
+    }
     // What a child in its parent's memory has passed on is not known once it has succeeded.
     let how = if vforked::is_child() { passed::YES } else { passed::BY_EXEC };
     sockets::each_held(|socket, fd| {
@@ -84,6 +88,7 @@ pub fn hand_over(has_actions: bool) {
 /// Before another program gets these descriptors.
 pub fn hand_over_each(goes_on: impl Fn(i32) -> bool + Copy) {
     errno::keep(|| {
+        datagrams::stay_each(goes_on, Reason::Passed);
         if policy::is_required() {
             sockets::each_held(|socket, fd| {
                 if goes_on(fd) {
@@ -116,6 +121,7 @@ pub fn before_passing(each: impl Fn(&mut dyn FnMut(i32))) {
             |visit| {
                 each(&mut |fd| {
                     handover::before_passing(fd);
+                    datagrams::stay(fd, Reason::Passed);
                     if let Some(socket) = sockets::socket(fd) {
                         requirement::before_unseen(&socket);
                         visit(socket);

@@ -6,9 +6,10 @@ use bywire_ring::stream::News;
 
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{guard, log, outcome};
+use crate::datagram::sockets as datagrams;
 use crate::epoll::{handover, sets};
 use crate::os::{own_call, pid};
-use crate::pairing::account;
+use crate::pairing::{account, flows};
 
 /// The process exits in order: its peers are told to check.
 pub fn end() {
@@ -43,6 +44,7 @@ pub fn end() {
             socket.shared.used.store(0, Ordering::Release);
         }
     });
+    datagrams::end_all(flows::end_flow);
     sockets::end();
     outcome::report(account::note);
     account::leave(tally);

@@ -2,7 +2,10 @@
 
 use core::cell::Cell;
 
+use bywire_pairing::reason::Reason;
+
 use crate::connection::{idle_memory, outcome, relayed, sockets};
+use crate::datagram::{members, sockets as datagrams};
 use crate::epoll::{parked, sets};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, own_call, pid, real, thread};
@@ -36,6 +39,7 @@ pub extern "C" fn before_fork() {
         return;
     }
     parked::remove_everywhere();
+    datagrams::stay_all(Reason::Shared);
     sockets::each_held(|socket, _| relayed::note_fork(socket));
     let fork = descriptors::begin_fork();
     sockets::count_fork(fork);
@@ -104,6 +108,8 @@ pub fn after_fork_in_child() {
     signals::after_fork_in_child();
     own_call::after_fork_in_child();
     sockets::after_fork_in_child();
+    datagrams::after_fork_in_child();
+    members::after_fork_in_child();
     sets::after_fork_in_child();
     doorbell::after_fork_in_child();
     outcome::after_fork_in_child();

@@ -9,13 +9,14 @@ use bywire_ring::waiters;
 use crate::connection::domain::Domain;
 use crate::connection::sockets::{self, Connection, Leaving, STREAM, Socket};
 use crate::connection::{log, options, outcome, policy};
+use crate::datagram::sockets as datagrams;
 use crate::epoll::{handover, members, sets};
 use crate::memory::arena::{self, SHUT, SHUT_SENDING};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::vforked;
 use crate::os::{errno, jumps, kernel, own_call, real, thread};
-use crate::pairing::offer;
 use crate::pairing::requirement::to_kernel;
+use crate::pairing::{flows, offer};
 use crate::process::{closing, exec, fork};
 use crate::wakeup::doorbell;
 
@@ -26,6 +27,8 @@ pub fn after_socket(fd: i32, domain: i32, kind: i32, protocol: i32) {
         && offer::is_possible()
     {
         errno::keep(|| track(fd, domain));
+    } else if fd >= 0 && datagrams::is_wanted(domain, kind, protocol) && offer::is_possible() {
+        errno::keep(|| track_datagrams(fd));
     }
 }
 
@@ -51,11 +54,26 @@ pub fn close(fd: i32, real: impl FnOnce() -> i32) -> i32 {
             errno::set(libc::EBADF);
             return -1;
         }
+        DescriptorKind::Datagram(_) => return close_datagrams(fd, real),
         DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {}
     }
     let leaving = before_close(fd);
     let status = real();
     errno::keep(|| after_close(leaving));
+    status
+}
+
+/// The same for a UDP socket.
+fn close_datagrams(fd: i32, real: impl FnOnce() -> i32) -> i32 {
+    if vforked::is_child() {
+        vforked::note_changed(fd);
+        return real();
+    }
+    notice_fork();
+    // A call that still uses it keeps its record.
+    let leaving = errno::keep(|| datagrams::forget(fd, flows::end_flow));
+    let status = real();
+    errno::keep(|| drop(leaving));
     status
 }
 
@@ -147,6 +165,8 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
                 status |= real(start, number - 1);
             }
             start = number + 1;
+        } else if let DescriptorKind::Datagram(_) = kind {
+            status |= close_datagrams(fd, || real(number, number));
         } else {
             let leaving = before_close(fd);
             status |= real(number, number);
@@ -163,7 +183,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, real: impl Fn(u32, u32) ->
 pub fn after_dup(old: i32, new: i32) {
     if new >= 0
         && new != old
-        && matches!(descriptors::kind(old), DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
+        && !matches!(descriptors::kind(old), DescriptorKind::Untracked | DescriptorKind::Hidden)
     {
         errno::keep(|| duplicate(old, new));
     }
@@ -178,20 +198,26 @@ pub fn duplicate_over(old: i32, new: i32, real: impl FnOnce() -> i32) -> i32 {
         DescriptorKind::Untracked => {}
         DescriptorKind::Hidden => make_way(new),
         // It stays what it is. That holds for the kernel too, whose registrations of it stay.
-        same @ (DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_))
+        same @ (DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) | DescriptorKind::Datagram(_))
             if same == descriptors::kind(old) =>
         {
             return real();
         }
-        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) => {
+        DescriptorKind::Socket(_) | DescriptorKind::EpollSet(_) | DescriptorKind::Datagram(_) => {
             // A call that fails leaves `new` as it is.
             // SAFETY: no pointers.
             if unsafe { real::fcntl(old, libc::F_GETFD, 0) } < 0 || !kernel::may_make(new) {
                 return real();
             }
-            let leaving = before_close(new);
-            let status = real();
-            errno::keep(|| after_close(leaving));
+            let status = match descriptors::kind(new) {
+                DescriptorKind::Datagram(_) => close_datagrams(new, real),
+                _ => {
+                    let leaving = before_close(new);
+                    let status = real();
+                    errno::keep(|| after_close(leaving));
+                    status
+                }
+            };
             after_dup(old, status);
             return status;
         }
@@ -320,6 +346,16 @@ pub fn track_received(fd: i32) {
     }
 }
 
+/// Tracks `fd`, a new UDP socket.
+fn track_datagrams(fd: i32) {
+    if vforked::is_child() {
+        return vforked::note_changed(fd);
+    }
+    forget_stale(fd);
+    datagrams::track(fd);
+    leave_to_streams(fd);
+}
+
 /// Tracks `fd`, a new epoll set.
 pub fn track_set(fd: i32) {
     if vforked::is_child() {
@@ -337,7 +373,10 @@ fn duplicate(old: i32, new: i32) {
         return exec::hand_over_each(|fd| fd == old);
     }
     forget_stale(new);
-    sockets::duplicate(old, new);
+    match descriptors::kind(old) {
+        DescriptorKind::Datagram(_) => datagrams::duplicate(old, new),
+        _ => sockets::duplicate(old, new),
+    }
     leave_to_streams(new);
 }
 
@@ -372,6 +411,10 @@ fn forget(fd: i32) -> Option<Leaving> {
             sets::forget(fd, name);
             None
         }
+        DescriptorKind::Datagram(_) => {
+            drop(datagrams::forget(fd, flows::end_flow));
+            None
+        }
         _ => sockets::forget(fd),
     }
 }
@@ -392,7 +435,7 @@ pub fn forget_all() {
         }
     });
     descriptors::each(|fd, kind| {
-        if let DescriptorKind::EpollSet(_) = kind {
+        if let DescriptorKind::EpollSet(_) | DescriptorKind::Datagram(_) = kind {
             let _no_socket = forget(fd);
         }
     });

@@ -14,6 +14,7 @@ use bywire_pairing::reason::Reason;
 
 use crate::connection::sockets::{self, Socket};
 use crate::connection::{fallback, log, outcome, policy};
+use crate::datagram::sockets as datagrams;
 use crate::epoll::handover;
 use crate::memory::arena;
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -120,6 +121,7 @@ pub fn all_to_kernel(reason: Reason) {
     if policy::is_required() {
         requirement::end_program(reason);
     }
+    datagrams::stay_all(reason);
     fallback::all_to_kernel(reason);
 }
 

@@ -6,6 +6,7 @@ use core::ptr;
 use bywire_pairing::reason::Reason;
 
 use crate::connection::{log, policy};
+use crate::datagram::sockets as datagrams;
 use crate::memory::arena;
 use crate::os::{pid, real, sanitizer};
 use crate::pairing::{offer, requirement, seek};
@@ -65,6 +66,10 @@ pub fn begin() {
         let rings = libc::getenv(c"BYWIRE_SOCKETS_IO_URING".as_ptr());
         if !rings.is_null() && CStr::from_ptr(rings) == c"1" {
             io_uring::keep();
+        }
+        let datagrams = libc::getenv(c"BYWIRE_SOCKETS_UDP".as_ptr());
+        if !datagrams.is_null() && CStr::from_ptr(datagrams) == c"1" {
+            datagrams::configure();
         }
         arena::found();
         pid::mark();

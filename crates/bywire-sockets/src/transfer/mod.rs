@@ -1,5 +1,6 @@
 //! Sending and receiving.
 
+pub mod datagrams;
 pub mod kernel_wait;
 pub mod left;
 pub mod receive;

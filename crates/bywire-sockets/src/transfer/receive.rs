@@ -19,6 +19,7 @@ use crate::os::jumps::{self, GiveBack};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral, thread};
 use crate::pairing::{account, offer, requirement};
 use crate::process::inline;
+use crate::transfer::datagrams::{self, Received};
 use crate::transfer::kernel_wait::{ASIDE, paying, wait_beside_engine, wait_in_kernel};
 use crate::transfer::waiting::Waiting;
 
@@ -33,7 +34,16 @@ pub fn receive<'a>(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
-    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return paying(fd, flags, real) };
+    let index = match descriptors::kind(fd) {
+        DescriptorKind::Socket(index) => index,
+        DescriptorKind::Datagram(_) => {
+            let mut received = Received::NONE;
+            return datagrams::receive(fd, &parts(), flags, None, &mut received, &|| {
+                paying(fd, flags, &real)
+            });
+        }
+        _ => return paying(fd, flags, real),
+    };
     if flags & ASIDE == 0
         && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_readers)
     {

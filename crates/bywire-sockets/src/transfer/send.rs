@@ -16,6 +16,7 @@ use crate::os::jumps::{self, Noted};
 use crate::os::{errno, kernel, own_call, real, sanitizer, signal_deferral};
 use crate::pairing::{offer, requirement};
 use crate::process::inline;
+use crate::transfer::datagrams;
 use crate::transfer::waiting::Waiting;
 
 /// A send by any call. `real` is that call as the program has made it.
@@ -27,7 +28,13 @@ pub fn send<'a>(
     is_special: bool,
     real: impl Fn() -> isize,
 ) -> isize {
-    let DescriptorKind::Socket(index) = descriptors::kind(fd) else { return real() };
+    let index = match descriptors::kind(fd) {
+        DescriptorKind::Socket(index) => index,
+        DescriptorKind::Datagram(_) => {
+            return datagrams::send(fd, &parts(), flags, None, is_special, &real);
+        }
+        _ => return real(),
+    };
     if never_by(flags, is_special).is_none()
         && let Some((_inside, shared)) = sockets::pass(fd, index, |shared| &shared.kernel_writers)
     {

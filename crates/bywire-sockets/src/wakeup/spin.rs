@@ -21,6 +21,8 @@ use crate::wakeup::allowance::Allowance;
 const CORES: usize = 512;
 /// The longest wait that is worth spinning for.
 const LOOK_NS: u64 = 30_000;
+/// The same for what a partner sends that was woken by the kernel just now.
+const LATE_NS: u64 = 60_000;
 /// A token that was not renewed for this time is free. It is a little longer than the interval of renewals.
 const LEASE_NS: u64 = 50_000;
 /// Looks between two readings of the clock, for a look at as little as one connection.
@@ -89,20 +91,36 @@ fn token() -> Option<&'static Core> {
 
 /// Spins until `is_ready`, if that may be soon. Each look examines this many `things`. `false`: it is time to sleep.
 #[inline]
-pub fn until(things: usize, mut is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+pub fn until(things: usize, is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+    until_for(LOOK_NS, things, is_ready, deadline_ns)
+}
+
+/// The same for longer, where a partner may have been woken by the kernel just now.
+pub fn until_late(things: usize, is_ready: impl FnMut() -> bool, deadline_ns: Option<u64>) -> bool {
+    until_for(LATE_NS, things, is_ready, deadline_ns)
+}
+
+#[inline(always)]
+fn until_for(
+    look_ns: u64,
+    things: usize,
+    mut is_ready: impl FnMut() -> bool,
+    deadline_ns: Option<u64>,
+) -> bool {
     if !IS_ALLOWED.load(Ordering::Relaxed) || own_call::are_over() {
         return false;
     }
     let mut allowance = ALLOWANCE.with(Cell::get);
     let found = !allowance.rests(kernel::now_ns) && {
         let round = ROUND / (things.clamp(1, ROUND as usize) as u32);
-        errno::keep(|| look(round, &mut is_ready, deadline_ns, &mut allowance))
+        errno::keep(|| look(look_ns, round, &mut is_ready, deadline_ns, &mut allowance))
     };
     ALLOWANCE.with(|kept| kept.set(allowance));
     found
 }
 
 fn look(
+    look_ns: u64,
     round: u32,
     is_ready: &mut dyn FnMut() -> bool,
     deadline_ns: Option<u64>,
@@ -128,7 +146,7 @@ fn look(
     {
         return false;
     }
-    let end = deadline_ns.unwrap_or(u64::MAX).min(start + LOOK_NS);
+    let end = deadline_ns.unwrap_or(u64::MAX).min(start + look_ns);
     let (mut now, mut has_lost_core) = (start, false);
     let found = loop {
         if (0..round).any(|_| {

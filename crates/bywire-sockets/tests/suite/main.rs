@@ -30,6 +30,7 @@ mod signals;
 mod situations;
 mod test_service;
 mod threads;
+mod udp;
 mod unix;
 mod unix_ends;
 mod users;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bywire_pairing::filters;
-use bywire_pairing::protocol::{CORES_VARIABLE, ENGINE_VARIABLE, SERVICE_VARIABLE};
+use bywire_pairing::protocol::{CORES_VARIABLE, ENGINE_VARIABLE, SERVICE_VARIABLE, UDP_VARIABLE};
 use bywire_pairing::service::Service;
 use bywire_pairing::space::Spaces;
 use bywire_pairing::status::{self, Status};
@@ -160,7 +160,8 @@ impl TestService {
                 .env(SERVICE_VARIABLE, &self.service)
                 .env(CORES_VARIABLE, self.service.with_extension("cores"))
                 .env(filters::VARIABLE, filters_here().to_string())
-                .env("BYWIRE_SOCKETS_CALLS", calls.to_string());
+                .env("BYWIRE_SOCKETS_CALLS", calls.to_string())
+                .env(UDP_VARIABLE, "1");
         }
         command
     }
