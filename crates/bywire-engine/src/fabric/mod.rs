@@ -47,6 +47,11 @@ pub enum FabricError {
     /// No port can be opened.
     #[error("cannot open a port for the engines of other machines")]
     Port(#[from] OpenError),
+    /// The service of this machine's node does not say which nodes there are, so every address might be one's.
+    #[error(
+        "the service of this node does not name the nodes of its fabric: see whether `bywire status` answers"
+    )]
+    Silent,
     /// No thread can be started, or there are no descriptors.
     #[error("the kernel refused what it needs: {0}")]
     System(#[from] std::io::Error),
@@ -132,11 +137,12 @@ impl Fabric {
             geometry: geometry(),
             ..PortOptions::default()
         };
-        let nodes = Nodes::find()?;
+        let port = Port::open(options)?;
+        let nodes = Nodes::find()?.ok_or(FabricError::Silent)?;
         let namespace =
             Socket::pair().and_then(|(one, _)| tcp::namespace(&one)).map_err(std::io::Error::from)?;
         Ok(Self {
-            port: Port::open(options)?,
+            port,
             user,
             namespace,
             matching: Matching::default(),

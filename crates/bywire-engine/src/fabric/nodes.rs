@@ -43,13 +43,12 @@ struct Known {
 }
 
 impl Nodes {
-    /// Asks the service, and is ready to ask it again.
+    /// Asks the service, and is ready to ask it again. `None`: it does not answer.
     ///
     /// # Errors
-    /// The error of the kernel, which has no thread or no descriptor. [`io::ErrorKind::TimedOut`]: the service does not answer, so
-    /// every address might be a node's.
-    pub fn find() -> io::Result<Self> {
-        let found = (0..TRIES).find_map(|_| Known::ask()).ok_or(io::ErrorKind::TimedOut)?;
+    /// The error of the kernel, which has no thread or no descriptor.
+    pub fn find() -> io::Result<Option<Self>> {
+        let Some(found) = (0..TRIES).find_map(|_| Known::ask()) else { return Ok(None) };
         let shared = Arc::new(Shared {
             known: Mutex::new(found),
             changed: Eventfd::new()?,
@@ -66,7 +65,7 @@ impl Nodes {
             }
         };
         std::thread::Builder::new().name("nodes".to_owned()).spawn(look)?;
-        Ok(Self { shared, ask })
+        Ok(Some(Self { shared, ask }))
     }
 
     /// From here on a node that is added or removed is noticed by itself.
