@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use super::node::{Buffer, Node, REGION_BYTES};
 use super::tally::{Counts, transitions};
 
-/// Rounds within which everything has ended once nothing more begins.
-const ROUNDS_MAX: u32 = 10_000;
+/// Rounds within which everything has ended once nothing more begins: a piece may have a single byte.
+const ROUNDS_MAX: u32 = 1_000_000;
 
 struct Operation {
     node: usize,
@@ -110,7 +110,7 @@ impl Simulation {
         };
         for node in 0..nodes {
             for other in node..nodes {
-                let fragment_bytes = simulation.random.random_range(64..600);
+                let fragment_bytes = simulation.random.random_range(49..600);
                 let [is_connected, knows_end] = [[false; 2]; 2];
                 let connection = Connection { fragment_bytes, is_connected, is_dead: false, knows_end };
                 simulation.connections.insert((node, other), connection);

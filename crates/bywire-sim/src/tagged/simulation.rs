@@ -13,8 +13,8 @@ use super::model::{Arrived, Wanted};
 use super::node::{Buffer, Node, payload};
 use super::tally::{Counts, transitions};
 
-/// Rounds within which everything has ended once nothing more begins.
-const ROUNDS_MAX: u32 = 10_000;
+/// Rounds within which everything has ended once nothing more begins: a piece may have a single byte.
+const ROUNDS_MAX: u32 = 1_000_000;
 
 struct Message {
     source: usize,
