@@ -191,7 +191,7 @@ pub fn finish(command: &mut Command) -> Output {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
