@@ -155,7 +155,7 @@ impl Program {
             let length = if is_flood { longest } else { self.length(random).min(longest) };
             let message = Message { salt: self.salt(), length };
             to.send(priority, message);
-            match self.end.send(priority, &bytes(message.salt, length)) {
+            match self.end.send_headed(priority, &bytes(message.salt, length)) {
                 Ok(()) => counts.add("messages sent at once", 1),
                 Err(SendError::Full) => {
                     to.unsend(priority);

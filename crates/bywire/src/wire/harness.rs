@@ -205,11 +205,19 @@ impl End {
         self.connection.receive_reply(&mut self.resources)
     }
 
-    /// Sends a short message, in two parts if it has room for a head.
+    /// Sends a short message.
     ///
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        self.connection.send_now(priority, [bytes, &[]])
+    }
+
+    /// The same in two parts, the first of which is a head.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send_headed(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
         let (head, payload) = bytes.split_at(bytes.len().min(16));
         self.connection.send_now(priority, [head, payload])
     }

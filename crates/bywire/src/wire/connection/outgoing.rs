@@ -70,11 +70,11 @@ impl Connection {
             self.was_full = true;
             return Err(SendError::Full);
         }
-        // A program that is so far ahead of its peer gains more if its messages leave together.
-        let is_ahead = self.waiting_bytes(lane) >= AHEAD_BYTES;
+        // A program that is far ahead of its peer gains more if its messages leave together.
+        let is_urgent = priority == Priority::High && self.waiting_bytes(lane) < AHEAD_BYTES;
         let head = Head::Message { length: length as u64, is_long: false, is_prompt: false };
         self.add_parts(lane, head, parts).map_err(|error| SendError::Disconnected(error.into()))?;
-        self.is_urgent |= priority == Priority::High && !is_ahead;
+        self.is_urgent |= is_urgent;
         Ok(())
     }
 
@@ -167,6 +167,7 @@ impl Connection {
     }
 
     /// The same for a payload in two parts.
+    #[inline]
     fn add_parts(&mut self, lane: Lane, head: Head, parts: [&[u8]; 2]) -> Result<(), Exhausted> {
         let length = parts[0].len() + parts[1].len();
         let outbound = &mut self.outbound[lane as usize];
@@ -178,9 +179,15 @@ impl Connection {
             outbound.gathered = outbound.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES + 64));
         }
         let before = outbound.gathered.len();
-        outbound.gathered.reserve(length + 64);
+        if length > CHUNK_BYTES {
+            outbound.gathered.reserve(length + 64);
+        }
         head.write(&mut outbound.gathered);
-        parts.into_iter().for_each(|part| outbound.gathered.extend_from_slice(part));
+        outbound.gathered.extend_from_slice(parts[0]);
+        // Most have one part.
+        if !parts[1].is_empty() {
+            outbound.gathered.extend_from_slice(parts[1]);
+        }
         self.unsent_bytes += outbound.gathered.len() - before;
         Ok(())
     }
