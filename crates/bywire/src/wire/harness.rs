@@ -210,7 +210,7 @@ impl End {
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
-        self.connection.send_now(priority, [bytes, &[]])
+        self.connection.send_now(priority, bytes)
     }
 
     /// The same in two parts, the first of which is a head.
@@ -219,7 +219,7 @@ impl End {
     /// [`SendError`].
     pub fn send_headed(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
         let (head, payload) = bytes.split_at(bytes.len().min(16));
-        self.connection.send_now(priority, [head, payload])
+        self.connection.send_headed_now(priority, [head, payload])
     }
 
     /// The longest short message without a head.

@@ -296,7 +296,10 @@ impl Port {
         if (head + payload) as u64 > max {
             return Err(SendError::TooLong { max });
         }
-        let sent = remote.wire.send_now(priority, parts);
+        let sent = match parts {
+            [bytes, []] => remote.wire.send_now(priority, bytes),
+            parts => remote.wire.send_headed_now(priority, parts),
+        };
         self.send_remote(peer);
         sent
     }

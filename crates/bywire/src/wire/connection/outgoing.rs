@@ -45,6 +45,12 @@ impl From<Exhausted> for DisconnectReason {
     }
 }
 
+/// Returns whether `length` bytes may wait beside `waiting` ones. An empty lane always has room.
+#[inline]
+fn may_wait(waiting: u64, length: usize, max: u64) -> bool {
+    waiting == 0 || waiting + length as u64 <= max
+}
+
 impl Connection {
     /// The longest datagram, and the longest transfer that is copied.
     pub fn fragment_bytes(&self) -> usize {
@@ -58,24 +64,41 @@ impl Connection {
 
     /// Copies a short message, at once.
     #[inline]
-    pub fn send_now(&mut self, priority: Priority, parts: [&[u8]; 2]) -> Result<(), SendError> {
+    pub fn send_now(&mut self, priority: Priority, bytes: &[u8]) -> Result<(), SendError> {
+        let is_urgent = self.admit_short(priority, bytes.len())?;
+        let head = Head::Message { length: bytes.len() as u64, is_long: false, is_prompt: false };
+        let added = self.add(lane_of(priority), head, bytes);
+        added.map_err(|error| SendError::Disconnected(error.into()))?;
+        self.is_urgent |= is_urgent;
+        Ok(())
+    }
+
+    /// The same in two parts.
+    pub fn send_headed_now(&mut self, priority: Priority, parts: [&[u8]; 2]) -> Result<(), SendError> {
+        let length = parts[0].len() + parts[1].len();
+        let is_urgent = self.admit_short(priority, length)?;
+        let head = Head::Message { length: length as u64, is_long: false, is_prompt: false };
+        let added = self.add_parts(lane_of(priority), head, parts);
+        added.map_err(|error| SendError::Disconnected(error.into()))?;
+        self.is_urgent |= is_urgent;
+        Ok(())
+    }
+
+    /// Checks that a short message of `length` bytes can be sent now. Returns whether it is to leave at once.
+    #[inline]
+    fn admit_short(&mut self, priority: Priority, length: usize) -> Result<bool, SendError> {
         if self.stage != Stage::Open {
             return Err(SendError::Disconnected(self.ended().unwrap_or(DisconnectReason::Closed)));
         }
-        let lane = lane_of(priority);
         let is_first = self.transfers.is_idle(priority) || planted::is(Bug::ShortOvertakes);
-        let length = parts[0].len() + parts[1].len();
-        if !is_first || !self.has_room(lane, length) {
+        let waiting = self.waiting_bytes(lane_of(priority));
+        if !is_first || !may_wait(waiting, length, WAITING_BYTES_MAX) {
             self.transfers.starve(priority);
             self.was_full = true;
             return Err(SendError::Full);
         }
         // A program that is far ahead of its peer gains more if its messages leave together.
-        let is_urgent = priority == Priority::High && self.waiting_bytes(lane) < AHEAD_BYTES;
-        let head = Head::Message { length: length as u64, is_long: false, is_prompt: false };
-        self.add_parts(lane, head, parts).map_err(|error| SendError::Disconnected(error.into()))?;
-        self.is_urgent |= is_urgent;
-        Ok(())
+        Ok(priority == Priority::High && waiting < AHEAD_BYTES)
     }
 
     /// Copies a datagram. `false`: it was dropped for lack of room.
@@ -157,21 +180,13 @@ impl Connection {
     /// Is there room for a record with `length` bytes? An empty lane always has room.
     fn has_room(&self, lane: Lane, length: usize) -> bool {
         let max = if lane == Lane::Reply { REPLY_BYTES_MAX } else { WAITING_BYTES_MAX };
-        let waiting = self.waiting_bytes(lane);
-        waiting == 0 || waiting + length as u64 <= max
+        may_wait(self.waiting_bytes(lane), length, max)
     }
 
     /// Adds a record whose payload is copied.
     fn add(&mut self, lane: Lane, head: Head, payload: &[u8]) -> Result<(), Exhausted> {
-        self.add_parts(lane, head, [payload, &[]])
-    }
-
-    /// The same for a payload in two parts.
-    #[inline]
-    fn add_parts(&mut self, lane: Lane, head: Head, parts: [&[u8]; 2]) -> Result<(), Exhausted> {
-        let length = parts[0].len() + parts[1].len();
         let outbound = &mut self.outbound[lane as usize];
-        if outbound.gathered.len() + length > CHUNK_BYTES && !outbound.gathered.is_empty() {
+        if outbound.gathered.len() + payload.len() > CHUNK_BYTES && !outbound.gathered.is_empty() {
             self.hand_over(lane)?;
         }
         let outbound = &mut self.outbound[lane as usize];
@@ -179,16 +194,20 @@ impl Connection {
             outbound.gathered = outbound.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES + 64));
         }
         let before = outbound.gathered.len();
-        if length > CHUNK_BYTES {
-            outbound.gathered.reserve(length + 64);
-        }
         head.write(&mut outbound.gathered);
-        outbound.gathered.extend_from_slice(parts[0]);
-        // Most have one part.
-        if !parts[1].is_empty() {
-            outbound.gathered.extend_from_slice(parts[1]);
-        }
+        outbound.gathered.extend_from_slice(payload);
         self.unsent_bytes += outbound.gathered.len() - before;
+        Ok(())
+    }
+
+    /// The same for a payload in two parts.
+    fn add_parts(&mut self, lane: Lane, head: Head, [first, second]: [&[u8]; 2]) -> Result<(), Exhausted> {
+        if self.outbound[lane as usize].gathered.len() + first.len() + second.len() > CHUNK_BYTES {
+            self.hand_over(lane)?;
+        }
+        self.add(lane, head, first)?;
+        self.outbound[lane as usize].gathered.extend_from_slice(second);
+        self.unsent_bytes += second.len();
         Ok(())
     }
 
