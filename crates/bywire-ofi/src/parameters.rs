@@ -10,7 +10,7 @@ use crate::idle::Policy;
 
 /// The longest payload of a frame within this machine: a fragment. A longer one takes less time if it is put into its place.
 pub const PAYLOAD_BYTES_HERE: usize = 16 << 10;
-/// The same to another machine: as much as a port sends at once. A put would take another round trip first.
+/// The longest payload of a frame to another machine: as much as a port sends at once. A put would take another round trip first.
 pub const PAYLOAD_BYTES_THERE: usize = 64 << 10;
 // The help of the variable says so.
 const _: () = assert!(PAYLOAD_BYTES_HERE == 16_384 && PAYLOAD_BYTES_THERE == 65_536);

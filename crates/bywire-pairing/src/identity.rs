@@ -145,7 +145,7 @@ mod tests {
         let (one, other) = (at_shared_port(0), at_shared_port);
         let at = one.local_addr().expect("bound");
         assert!(identify_datagrams(&one, client_at).is_ok());
-        // What comes from the client is another socket's by now, which has the same address and is connected to it.
+        // Another socket, which has the same address and is connected to the client, now gets its datagrams.
         let other = other(at.port());
         other.connect(client_at).expect("connected");
         assert!(identify_datagrams(&one, client_at).is_err());

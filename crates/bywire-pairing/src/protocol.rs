@@ -124,7 +124,7 @@ kinds! {
     Located = 23,
 }
 
-/// Where an address is, as far as a user's engine knows.
+/// The place of an address, as far as a user's engine knows.
 pub mod place {
     /// On no machine of the fabric but this one.
     pub const ELSEWHERE: u8 = 0;

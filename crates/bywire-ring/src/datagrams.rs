@@ -27,7 +27,7 @@ use crate::lane::Corrupt;
 use crate::stream::{HEADER_BYTES, Segment};
 
 const MAGIC_OFFSET: usize = 0;
-// What the reader looks at for each datagram.
+// The line that the reader reads for each datagram.
 const TAIL: usize = 64;
 const SHIFT: usize = 72;
 /// Datagrams that the writer has begun to give to the kernel, and those that the kernel has taken or refused, each plus one;
@@ -36,10 +36,10 @@ const BEGUN: usize = 80;
 const ENDED: usize = 88;
 /// In a line of its own: the reader looks at it only when it closes its gate.
 const PENDING: usize = 128;
-// What the writer looks at when it looks for room.
+// The line that the writer reads when it needs room.
 const HEAD: usize = 192;
 const TAKEN: usize = 200;
-// What the writer looks at for each datagram, and the reader changes rarely.
+// The line that the writer reads for each datagram, and the reader changes rarely.
 const GATE: usize = 256;
 const RECEIVED: usize = 264;
 const ALLOWANCE: usize = 272;

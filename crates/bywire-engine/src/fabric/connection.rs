@@ -134,7 +134,7 @@ impl Offered {
         };
         STREAM.found(&Mapped::new(&own));
         if is_required {
-            // What the program sends waits in its ring from the beginning.
+            // The program's bytes wait in its ring from the beginning.
             STREAM.prepare(&Mapped::new(&own));
         }
         Ok((Self { socket, own, is_required }, files))

@@ -34,7 +34,7 @@ use crate::pairing_client::PairingClient;
 const EVENTS_AT_ONCE: usize = 256;
 /// An engine that was not there is not called again for this time.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
-/// The same for one that a connection requires.
+/// An engine that a connection requires is called again after this time.
 const CALL_SOON: Duration = Duration::from_millis(50);
 /// How long a program's connection that requires it waits for the other end. It is reset then.
 const REQUIRED_WAIT: Duration = Duration::from_secs(10);
