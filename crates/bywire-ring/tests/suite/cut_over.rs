@@ -1,38 +1,12 @@
 //! In every interleaving of a writer that leaves the kernel and of a reader that sleeps there, no reader sleeps in the
 //! kernel after the cut-over, and bytes that a writer takes back were never read.
 
-use std::collections::VecDeque;
-
 use bywire_ring::stream::Segment as _;
 use bywire_ring::stream::{ASKS_BACK, HEADER_BYTES, Route, Stream, WORDS};
-use loom::sync::{Arc, Condvar, Mutex};
 
-use crate::model::{Modelled, explore};
+use crate::model::{Kernel, Modelled, explore};
 
 const STREAM: Stream = Stream::new(64);
-
-/// The kernel's socket: a reader that finds it empty sleeps until something comes through it, and only that wakes it.
-#[derive(Clone)]
-struct Kernel {
-    queue: Arc<(Mutex<VecDeque<u64>>, Condvar)>,
-}
-
-impl Kernel {
-    fn push(&self, value: u64) {
-        self.queue.0.lock().expect("no panic").push_back(value);
-        self.queue.1.notify_one();
-    }
-
-    fn pop(&self) -> u64 {
-        let mut queue = self.queue.0.lock().expect("no panic");
-        loop {
-            match queue.pop_front() {
-                Some(value) => return value,
-                None => queue = self.queue.1.wait(queue).expect("no panic"),
-            }
-        }
-    }
-}
 
 struct Fixture {
     kernel: Kernel,
@@ -42,11 +16,7 @@ struct Fixture {
 
 fn fixture() -> Fixture {
     let words = || WORDS.into_iter().chain([HEADER_BYTES, HEADER_BYTES + 8, HEADER_BYTES + 16]);
-    Fixture {
-        kernel: Kernel { queue: Arc::new((Mutex::new(VecDeque::new()), Condvar::new())) },
-        writer: Modelled::new(words()),
-        reader: Modelled::new(words()),
-    }
+    Fixture { kernel: Kernel::new(), writer: Modelled::new(words()), reader: Modelled::new(words()) }
 }
 
 impl Fixture {

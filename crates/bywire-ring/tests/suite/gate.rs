@@ -1,42 +1,12 @@
 //! In every interleaving, within loom's bounds, of a writer of datagrams and of a reader that sleeps in the kernel: the
 //! reader never sleeps there beside a ring that has something, and gets what was sent in its order.
 
-use std::collections::VecDeque;
-
 use bywire_ring::datagrams::{Datagrams, Next, Reader, WORDS, Way, Writer};
 use bywire_ring::stream::HEADER_BYTES;
-use loom::sync::{Arc, Condvar, Mutex};
 
-use crate::model::{Modelled, explore};
+use crate::model::{Kernel, Modelled, explore};
 
 const RULES: Datagrams = Datagrams::new(64);
-
-/// The kernel's queue: a reader that finds it empty sleeps until something comes through it.
-#[derive(Clone)]
-struct Kernel {
-    queue: Arc<(Mutex<VecDeque<u64>>, Condvar)>,
-}
-
-impl Kernel {
-    fn push(&self, value: u64) {
-        self.queue.0.lock().expect("no panic").push_back(value);
-        self.queue.1.notify_one();
-    }
-
-    fn pop(&self) -> u64 {
-        let mut queue = self.queue.0.lock().expect("no panic");
-        loop {
-            match queue.pop_front() {
-                Some(value) => return value,
-                None => queue = self.queue.1.wait(queue).expect("no panic"),
-            }
-        }
-    }
-
-    fn has_some(&self) -> bool {
-        !self.queue.0.lock().expect("no panic").is_empty()
-    }
-}
 
 struct End {
     kernel: Kernel,
@@ -111,7 +81,7 @@ impl End {
 fn no_reader_sleeps_in_the_kernel_beside_a_ring_with_something_and_order_is_kept() {
     explore(|| {
         let words = || WORDS.into_iter().chain((0..8).map(|word| HEADER_BYTES + 8 * word));
-        let kernel = Kernel { queue: Arc::new((Mutex::new(VecDeque::new()), Condvar::new())) };
+        let kernel = Kernel::new();
         let (ours, theirs) = (Modelled::new(words()), Modelled::new(words()));
         let mut reader = Reader::NEW;
         RULES.allow(&theirs, 1 << 20);

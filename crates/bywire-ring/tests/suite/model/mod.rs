@@ -1,11 +1,12 @@
 //! Memory made of loom's atomics, so that the rings' own code runs under the model checker.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use bywire_ring::memory::{Memory, SLOT_WORDS};
 use bywire_ring::stream::Segment;
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Condvar, Mutex};
 
 /// Checks every interleaving in which the threads are interrupted at most three times.
 pub fn explore(check: impl Fn() + Sync + Send + 'static) {
@@ -105,5 +106,36 @@ impl Segment for Modelled {
 
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+}
+
+/// The kernel's socket: a reader that finds it empty sleeps until something comes through it, and only that wakes it.
+#[derive(Clone)]
+pub struct Kernel {
+    queue: Arc<(Mutex<VecDeque<u64>>, Condvar)>,
+}
+
+impl Kernel {
+    pub fn new() -> Self {
+        Self { queue: Arc::new((Mutex::new(VecDeque::new()), Condvar::new())) }
+    }
+
+    pub fn push(&self, value: u64) {
+        self.queue.0.lock().expect("no panic").push_back(value);
+        self.queue.1.notify_one();
+    }
+
+    pub fn pop(&self) -> u64 {
+        let mut queue = self.queue.0.lock().expect("no panic");
+        loop {
+            match queue.pop_front() {
+                Some(value) => return value,
+                None => queue = self.queue.1.wait(queue).expect("no panic"),
+            }
+        }
+    }
+
+    pub fn has_some(&self) -> bool {
+        !self.queue.0.lock().expect("no panic").is_empty()
     }
 }
