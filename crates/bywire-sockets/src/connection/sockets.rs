@@ -183,11 +183,7 @@ pub fn track(fd: i32, is_unix: bool) {
     // SeqCst: pairs with the addition and the look of `pass`. The descriptors of a free record have lost their meaning
     // before. So either a call is counted below, or it finds that its descriptor means something else.
     fence(Ordering::SeqCst);
-    let start = family.next_socket.load(Ordering::Relaxed);
-    // A full table is detected after a few tries. Then sockets are left to the kernel.
-    for (step, index) in
-        core::iter::once(FREED.take()).chain((0..256).map(|step| start.wrapping_add(step))).enumerate()
-    {
+    for index in core::iter::once(FREED.take()).chain(arena::next_places(&family.next_socket)) {
         let index = index % (SOCKETS as u32);
         let (Some(shared), Some(local)) =
             (family.sockets.get(index as usize), own.sockets.get(index as usize))
@@ -216,9 +212,6 @@ pub fn track(fd: i32, is_unix: bool) {
                 shared.lingers.store(linger::IDLE, Ordering::Relaxed);
             }
             holders::note(&shared.holders);
-            if step > 0 {
-                family.next_socket.store(index + 1, Ordering::Relaxed);
-            }
             local.offered.store(0, Ordering::Relaxed);
             local.forked.store(0, Ordering::Relaxed);
             descriptors::enter(fd, DescriptorKind::Socket(index));

@@ -99,16 +99,12 @@ pub fn is_parked(item: &EpollItem) -> bool {
 pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
     const SPARE: u32 = (ITEMS - SOCKETS) as u32;
     let family = arena::shared()?;
-    let start = family.next_item.load(Ordering::Relaxed);
-    let spare = (0..256).map(|step| SOCKETS as u32 + start.wrapping_add(step) % SPARE);
-    for (step, at) in core::iter::once(socket.index).chain(spare).enumerate() {
+    let spare = arena::next_places(&family.next_item).map(|place| SOCKETS as u32 + place % SPARE);
+    for at in core::iter::once(socket.index).chain(spare) {
         let Some(found) = item(at) else { continue };
         // AcqRel: pairs with the release stores of 0, and with the acquire load in `named`, which matches no
         // registration that is being prepared.
         if found.set.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            if step > 0 {
-                family.next_item.store(start.wrapping_add(step as u32), Ordering::Relaxed);
-            }
             for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_socket] {
                 field.store(0, Ordering::Relaxed);
             }

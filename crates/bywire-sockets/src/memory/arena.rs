@@ -249,6 +249,16 @@ pub struct SharedSocket {
     pub relayed_from: AtomicU64,
 }
 
+/// The places of a table to try for a free record, of which `next` is the next one. A full table is detected after a few
+/// tries.
+///
+/// Each place is counted when it is tried, so `next` never goes back to records that are in use, however long a process that
+/// searches is interrupted. The next search goes on behind a row of such records that was too long for this one.
+pub fn next_places(next: &AtomicU32) -> impl Iterator<Item = u32> {
+    const TRIES_MAX: usize = 256;
+    core::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take(TRIES_MAX)
+}
+
 impl SharedSocket {
     /// Makes the record that of another socket, which this process holds.
     pub fn reset(&self) {
@@ -556,4 +566,27 @@ pub fn branch() -> u32 {
 /// This process begins a branch of its own.
 pub fn begin_branch(family: &SharedArena) {
     BRANCH.store(family.branches.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_was_interrupted_leaves_no_later_one_among_records_in_use() {
+        let next = AtomicU32::new(7);
+        let mut interrupted = next_places(&next);
+        assert_eq!(interrupted.next(), Some(7));
+        let taken: Vec<_> = (0..300).filter_map(|_| next_places(&next).next()).collect();
+        assert_eq!(interrupted.next(), Some(308));
+        assert!(next_places(&next).all(|place| !taken.contains(&place)));
+    }
+
+    #[test]
+    fn the_search_after_one_that_was_in_vain_tries_other_places() {
+        let next = AtomicU32::new(u32::MAX);
+        let in_vain: Vec<_> = next_places(&next).collect();
+        assert_eq!(in_vain.get(..2), Some(&[u32::MAX, 0][..]));
+        assert!(next_places(&next).all(|place| !in_vain.contains(&place)));
+    }
 }

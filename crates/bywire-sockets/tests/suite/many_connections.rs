@@ -384,7 +384,7 @@ fn run_workers_that_nobody_reads(domain: Domain) {
     let pairing = TestService::with_domain(domain);
     let mut command = pairing.program("driver", Some(1));
     let mut driver = test_service::Running::start(command.env("BYWIRE_TEST_GROUP", group.path()));
-    assert_eq!(driver.hear(), "right");
+    assert_eq!(driver.hear(), "right", "{:?}", pairing.status());
     assert!(driver.end().success(), "it was killed, or read other bytes");
     let (status, all) = (pairing.status(), WORKERS_COUNT * WORKERS_PAIRS);
     assert_eq!(status.carried_ever, all as u64, "{status:?}");
@@ -421,8 +421,9 @@ fn burst_in_workers() {
     }
     test_service::close(gate[1]);
     let ends: Vec<_> = workers.into_iter().map(test_service::end_of).collect();
-    assert!(ends.iter().all(|end| *end == 0), "{ends:?}");
-    test_service::say("right");
+    let are_right = ends.iter().all(|end| *end == 0);
+    test_service::say(if are_right { "right" } else { "wrong" });
+    assert!(are_right, "{ends:?}");
 }
 
 /// A worker: sends all that it can, says so, and receives it after the gate has closed. It must not panic.
