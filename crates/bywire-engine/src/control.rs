@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bywire_sys::directory;
+use bywire_sys::directory::{self, OwnName};
 
 use crate::counts::Counts;
 
@@ -31,7 +31,7 @@ pub enum Request {
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    path: PathBuf,
+    name: OwnName,
 }
 
 impl ControlSocket {
@@ -48,7 +48,7 @@ impl ControlSocket {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path: path.to_owned() })
+        Ok(Self { listener, name: OwnName::of(path)? })
     }
 
     /// The listener, to be polled.
@@ -73,7 +73,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        directory::remove(&self.path);
+        self.name.remove();
     }
 }
 

@@ -10,10 +10,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bywire_sys::Errno;
 use bywire_sys::deferred::Deferred;
+use bywire_sys::directory::{self, OwnName};
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::{Socket, receive_first};
-use bywire_sys::{Errno, directory};
 use serde::{Deserialize, Serialize};
 
 /// The directory of control sockets, in the runtime directory.
@@ -45,9 +46,9 @@ pub enum Request {
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    path: PathBuf,
+    name: OwnName,
     capture_listener: Listener,
-    capture_path: PathBuf,
+    capture_name: OwnName,
 }
 
 /// Why a control socket could not be opened or reached.
@@ -106,7 +107,8 @@ impl ControlSocket {
         let capture_path = capture_path_of(&path);
         let capture_listener = Listener::bind(&capture_path).map_err(|error| system(error.into()))?;
         directory::set_access(&capture_path, 0o600, None).map_err(|error| system(error.into()))?;
-        Ok(Self { listener, path, capture_listener, capture_path })
+        let own = |path: &Path| OwnName::of(path).map_err(|error| system(error.into()));
+        Ok(Self { listener, name: own(&path)?, capture_listener, capture_name: own(&capture_path)? })
     }
 
     /// The listener for requests, to be polled.
@@ -135,8 +137,8 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        directory::remove(&self.path);
-        directory::remove(&self.capture_path);
+        self.name.remove();
+        self.capture_name.remove();
     }
 }
 
@@ -283,7 +285,7 @@ pub fn link_node() -> Result<bool, ControlError> {
 
 /// Second names of ports in the runtime directory, where the node's service looks for them. Dropping it removes them.
 #[derive(Debug)]
-pub struct PortLinks(Vec<PathBuf>);
+pub struct PortLinks(Vec<OwnName>);
 
 impl PortLinks {
     /// Gives these ports of the directory of ports a second name. What a process of this user has left under that name is
@@ -300,7 +302,7 @@ impl PortLinks {
             directory::remove(&theirs);
             std::fs::hard_link(&ours, &theirs)
                 .map_err(|error| ControlError::System(theirs.clone(), error))?;
-            links.0.push(theirs);
+            links.0.push(OwnName::of(&theirs).map_err(|error| ControlError::System(theirs, error.into()))?);
         }
         Ok(links)
     }
@@ -308,7 +310,7 @@ impl PortLinks {
 
 impl Drop for PortLinks {
     fn drop(&mut self) {
-        self.0.iter().for_each(|path| directory::remove(path));
+        self.0.iter().for_each(OwnName::remove);
     }
 }
 

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bywire_sys::credentials::Credentials;
+use bywire_sys::directory::{self, OwnName};
 use bywire_sys::listener::Listener;
 use bywire_sys::poller::Poller;
 use bywire_sys::socket::Socket;
-use bywire_sys::{Errno, directory, limits, process};
+use bywire_sys::{Errno, limits, process};
 
 use crate::registry::{Registry, Shared, lock};
 use crate::space::Spaces;
@@ -64,8 +65,8 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Service {
     listener: Listener,
-    /// The path of its socket, as long as this service has to remove it.
-    path: Option<PathBuf>,
+    /// The name of its socket, as long as this service has to remove it.
+    name: Option<OwnName>,
     poller: Poller,
     shared: Arc<Shared>,
     scope: Scope,
@@ -87,7 +88,7 @@ impl Service {
         let listener = listen(path, mode)?;
         let failed = |cause| StartError::Path { path: path.to_owned(), cause };
         let mut service = Self::new(listener, scope).map_err(failed)?;
-        service.path = Some(path.to_owned());
+        service.name = Some(OwnName::of(path).map_err(failed)?);
         Ok(service)
     }
 
@@ -112,7 +113,7 @@ impl Service {
         let shared = Arc::new(Shared::new(registry));
         Ok(Self {
             listener,
-            path: None,
+            name: None,
             poller,
             shared,
             scope,
@@ -177,8 +178,8 @@ impl Service {
     }
 
     fn leave_name(&mut self) {
-        if let Some(path) = self.path.take() {
-            directory::remove(&path);
+        if let Some(name) = self.name.take() {
+            name.remove();
         }
     }
 

@@ -1,7 +1,7 @@
 //! A directory shared by users who do not trust each other.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
@@ -172,11 +172,36 @@ pub fn open_entry(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Does a path still lead to an entry that [`open_entry`] has opened?
+/// Returns whether a path still leads to an entry that [`open_entry`] has opened.
 pub fn leads_to(path: &Path, entry: &OwnedFd) -> bool {
     match (rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), rustix::fs::fstat(entry)) {
         (Ok(there), Ok(here)) => (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino),
         _ => false,
+    }
+}
+
+/// The name of a file that this process has made, and removes again. A successor of the file keeps the name.
+#[derive(Debug)]
+pub struct OwnName {
+    path: PathBuf,
+    /// While it is open, no other file gets its identity.
+    entry: OwnedFd,
+}
+
+impl OwnName {
+    /// The name `path`, which leads to a file of this process.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn of(path: &Path) -> Result<Self, Errno> {
+        Ok(Self { path: path.to_owned(), entry: open_entry(path)? })
+    }
+
+    /// Removes the name, unless it leads to another file by now or is missing.
+    pub fn remove(&self) {
+        if leads_to(&self.path, &self.entry) {
+            remove(&self.path);
+        }
     }
 }
 
@@ -234,6 +259,22 @@ mod tests {
         }
         std::fs::set_permissions(above.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
         assert!(is_such(&own) && !is_such(&above.path().join("link")), "a link is another's to change");
+    }
+
+    #[test]
+    fn a_name_is_removed_only_while_it_leads_to_its_own_file() {
+        let directory = directory(0o700);
+        let path = directory.path().join("socket");
+        std::fs::write(&path, "").expect("written");
+        let own = OwnName::of(&path).expect("there");
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, "").expect("written");
+        own.remove();
+        assert!(path.exists(), "it is a successor's");
+        let own = OwnName::of(&path).expect("there");
+        own.remove();
+        own.remove();
+        assert!(!path.exists() && OwnName::of(&path).is_err());
     }
 
     /// Takes the lock as soon as it is free. A child process of a concurrent test holds all locks until its `exec`.

@@ -259,6 +259,20 @@ fn the_name_of_a_dead_or_idle_service_is_taken_over() {
     assert!(!path.exists());
 }
 
+#[test]
+fn a_service_whose_name_is_gone_leaves_that_of_its_successor() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pairing");
+    let mut service = Service::start(&path, Scope::User).expect("a service");
+    std::fs::remove_file(&path).expect("removed, as with its directory");
+    let successor = Service::start(&path, Scope::User).expect("another service");
+    service.serve(Duration::from_millis(50)).expect("it serves until it is idle");
+    drop(service);
+    assert!(path.exists());
+    drop(successor);
+    assert!(!path.exists());
+}
+
 const VISITOR: &str = "a_users_service_outlasts_a_process_that_has_asked_it_and_connects_late";
 /// A test that runs as another process has the service's path here.
 const ASKED_AT: &str = "BYWIRE_TEST_SERVICE";

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bywire_sys::Errno;
 use bywire_sys::credentials::Credentials;
-use bywire_sys::directory;
+use bywire_sys::directory::{self, OwnName};
 use bywire_sys::listener::Listener;
 use bywire_sys::socket::Socket;
 use bywire_wire::service::SOCKET_NAME;
@@ -45,7 +45,7 @@ pub struct Claim {
     pub listener: Listener,
     /// The name that was claimed.
     pub name: PortName,
-    path: PathBuf,
+    file: OwnName,
 }
 
 impl RuntimeDirectory {
@@ -181,9 +181,10 @@ impl RuntimeDirectory {
         let listener = Listener::bind(&temporary).map_err(unusable)?;
         let placed = directory::set_access(&temporary, mode, group)
             .map_err(OpenError::System)
-            .and_then(|()| self.place(&temporary, path, name));
+            .and_then(|()| self.place(&temporary, path, name))
+            .and_then(|()| OwnName::of(path).map_err(unusable));
         match placed {
-            Ok(()) => Ok(Claim { listener, name: name.clone(), path: path.to_owned() }),
+            Ok(file) => Ok(Claim { listener, name: name.clone(), file }),
             Err(error) => {
                 directory::remove(&temporary);
                 Err(error)
@@ -342,7 +343,7 @@ fn is_nameless(name: &str) -> bool {
 impl Claim {
     /// Gives the name back. (`Drop` does not, because a forked child must not.)
     pub fn release(&self) {
-        directory::remove(&self.path);
+        self.file.remove();
     }
 }
 
