@@ -197,6 +197,11 @@ impl OwnName {
         Ok(Self { path: path.to_owned(), entry: open_entry(path)? })
     }
 
+    /// The name of this file once it is renamed to `path`.
+    pub fn renamed(self, path: &Path) -> Self {
+        Self { path: path.to_owned(), ..self }
+    }
+
     /// Removes the name, unless it leads to another file by now or is missing.
     pub fn remove(&self) {
         if leads_to(&self.path, &self.entry) {

@@ -180,9 +180,9 @@ impl RuntimeDirectory {
         let temporary = self.path.join(format!(".{:016x}.new", u64::from_ne_bytes(random)));
         let listener = Listener::bind(&temporary).map_err(unusable)?;
         let placed = directory::set_access(&temporary, mode, group)
+            .and_then(|()| OwnName::of(&temporary))
             .map_err(OpenError::System)
-            .and_then(|()| self.place(&temporary, path, name))
-            .and_then(|()| OwnName::of(path).map_err(unusable));
+            .and_then(|file| self.place(&temporary, path, name).map(|()| file.renamed(path)));
         match placed {
             Ok(file) => Ok(Claim { listener, name: name.clone(), file }),
             Err(error) => {
