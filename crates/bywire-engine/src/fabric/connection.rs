@@ -18,10 +18,17 @@ use bywire_stream::{CallError, OFFSET_MAX, ResetReason, StreamId, Streams};
 use bywire_sys::memory::Mapping;
 use bywire_sys::{Errno, deferred};
 
+use super::link::MESSAGE_BYTES;
 use crate::connection::{Program, STREAM, accept_segment, take_back_reset};
 
 /// The bytes of a direction that its reader has not taken, in both engines and between them.
 pub const WINDOW_BYTES: u64 = 1 << 20;
+/// A direction that streams waits for this many bytes, so that they leave in long messages,
+const GATHERED_BYTES: u64 = MESSAGE_BYTES as u64;
+/// as long as each look finds more of them, and for this many looks at most.
+const GATHERING_LOOKS: u32 = 16;
+/// A direction streams after this many bytes without any of the other direction.
+const STREAMED_BYTES: u64 = 256 << 10;
 /// Memory is added to a ring in pieces of this size.
 const STEP_BYTES: usize = 64 << 10;
 
@@ -64,6 +71,24 @@ struct Outgoing {
     queued: u64,
     /// The reader has asked for the direction before it has left the kernel.
     is_asked: bool,
+    /// All bytes before this position of the ring were queued when the other direction had bytes last.
+    streams_from: u64,
+    /// The end of what the ring had at the last look,
+    seen: u64,
+    /// and the looks in a row that have found more of it.
+    looks: u32,
+}
+
+impl Outgoing {
+    /// Returns whether what the ring has before `end` is to wait for more.
+    fn gathers(&mut self, end: u64) -> bool {
+        let grows = std::mem::replace(&mut self.seen, end) != end;
+        let is_worth_it =
+            end - self.queued < GATHERED_BYTES && self.queued - self.streams_from >= STREAMED_BYTES;
+        let waits = is_worth_it && grows && self.looks < GATHERING_LOOKS;
+        self.looks = if waits { self.looks + 1 } else { 0 };
+        waits
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -352,6 +377,13 @@ impl FarConnection {
             _ if is_returning && !has_gone => return Ok(false),
             _ => tail,
         };
+        let goes_on = self.outgoing.phase == OutgoingPhase::Ring
+            && matches!(route, Route::Ring)
+            && flags & HALF == 0
+            && !has_gone;
+        if goes_on && end > self.outgoing.queued && self.outgoing.gathers(end) {
+            return Ok(false);
+        }
         let has_sent = end > self.outgoing.queued;
         if has_sent {
             streams.queue(stream, self.outgoing.cut + end)?;
@@ -447,6 +479,7 @@ impl FarConnection {
             STREAM.mark(&own, distance::moment());
         }
         STREAM.append(&own, bytes);
+        self.outgoing.streams_from = self.outgoing.queued;
         self.note(News::Bytes);
         Ok(())
     }

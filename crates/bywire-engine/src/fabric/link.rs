@@ -7,8 +7,8 @@ use bywire_stream::{Lane, Limits, MESSAGE_BYTES_MIN, OpenError, ResetReason, Sid
 
 use super::matching::{Ends, Question};
 
-/// The longest message: what a port sends without a buffer of its own.
-pub const MESSAGE_BYTES: usize = 32 << 10;
+/// The longest message: the most that a port sends to another machine without a buffer of its own.
+pub const MESSAGE_BYTES: usize = 64 << 10;
 const _: () = assert!(MESSAGE_BYTES >= MESSAGE_BYTES_MIN);
 /// Messages of each lane that are made before others have their turn.
 const MESSAGES_AT_ONCE: usize = 32;

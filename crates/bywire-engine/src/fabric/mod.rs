@@ -135,6 +135,7 @@ impl Fabric {
             peers_max: PEERS_MAX as u32,
             spin: Duration::ZERO,
             geometry: geometry(),
+            remote_fragment_bytes: MESSAGE_BYTES as u32,
             ..PortOptions::default()
         };
         let port = Port::open(options)?;
@@ -753,12 +754,11 @@ fn port_of(user: &str) -> PortName {
     format!("engine-{user}").parse().unwrap_or(PortName::Number(u32::MAX))
 }
 
-/// Rings in which a message of [`MESSAGE_BYTES`] is one piece.
+/// Memory for messages that wait to be received.
 fn geometry() -> Geometry {
     let lane = LaneGeometry { slots: 1024, bulk_bytes: 4 << 20 };
     let reply = Geometry::default().lanes[0];
-    let reply = LaneGeometry { bulk_bytes: 4 * MESSAGE_BYTES as u32, ..reply };
-    Geometry { lanes: [reply, lane, lane], fragment_bytes: MESSAGE_BYTES as u32 }
+    Geometry { lanes: [reply, lane, lane], ..Geometry::default() }
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

@@ -240,7 +240,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         consume: &mut impl FnMut(Lane, &[u8]) -> usize,
     ) -> Result<(), Violation> {
         if lane == Lane::High {
-            self.high_moves(now_ns);
+            self.high_arrives(now_ns);
         }
         let consume = |bytes: &[u8]| consume(lane, bytes);
         let received = self.receiving[lane as usize].receive_with(offset, bytes, consume);

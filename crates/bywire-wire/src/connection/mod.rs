@@ -254,6 +254,8 @@ pub struct Connection<B> {
     is_in_burst: bool,
     /// When bytes of the high lane last moved.
     high_at_ns: Option<u64>,
+    /// Bytes of the high lane have left since others have arrived.
+    is_high_answered: bool,
     /// Once so many low bytes have been sent, they no longer wait for it.
     low_free_from: u64,
     counts: Counts,
@@ -293,6 +295,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             is_held_back: false,
             is_in_burst: true,
             high_at_ns: None,
+            is_high_answered: false,
             low_free_from: 0,
             counts: Counts::default(),
         }

@@ -221,13 +221,34 @@ impl<B: AsRef<[u8]>> Connection<B> {
             .then(|| self.high_at_ns.map_or(0, |at_ns| at_ns.saturating_add(HIGH_RECENT_NS)))
     }
 
-    /// Notes that bytes of the high lane leave or arrive. Low bytes that come after them may be what they have asked for, so these
-    /// do not wait for them.
-    pub(super) fn high_moves(&mut self, now_ns: u64) {
+    /// Notes that bytes of the high lane leave.
+    pub(super) fn high_leaves(&mut self, now_ns: u64) {
+        self.is_high_answered = true;
+        self.high_moves(now_ns);
+    }
+
+    /// Notes that bytes of the high lane arrive. Low ones are held back for the answer, unless there was none to the bytes before:
+    /// those may be reports of what the other end has taken, and would slow down the transfer that they report on.
+    pub(super) fn high_arrives(&mut self, now_ns: u64) {
+        let is_recent = self.high_at_ns.is_some_and(|at_ns| now_ns < at_ns.saturating_add(HIGH_RECENT_NS));
+        let is_answered = std::mem::take(&mut self.is_high_answered);
+        if is_answered || !is_recent || !self.is_low_under_way() {
+            self.high_moves(now_ns);
+        } else {
+            self.high_at_ns = Some(now_ns);
+        }
+    }
+
+    /// Low bytes that come after these may be what they have asked for, so those do not wait for them.
+    fn high_moves(&mut self, now_ns: u64) {
         self.high_at_ns = Some(now_ns);
+        let held_back = if self.is_low_under_way() { HIGH_RECENT_BYTES } else { 0 };
+        self.low_free_from = self.sending[Lane::Low as usize].sent_bytes() + held_back;
+    }
+
+    fn is_low_under_way(&self) -> bool {
         let low = &self.sending[Lane::Low as usize];
-        let is_under_way = low.outstanding() > 0 || low.has_unsent();
-        self.low_free_from = low.sent_bytes() + if is_under_way { HIGH_RECENT_BYTES } else { 0 };
+        low.outstanding() > 0 || low.has_unsent()
     }
 
     /// The bytes for which the window and pacing must have room before something leaves: one packet, or a burst if they
@@ -316,7 +337,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             added = if is_full || bytes_left > 0 { Added::Full } else { Added::All };
         }
         if lane == Lane::High && added != Added::Nothing {
-            self.high_moves(now_ns);
+            self.high_leaves(now_ns);
         }
         added
     }
@@ -485,7 +506,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             return false;
         }
         if lane == Lane::High {
-            self.high_moves(now_ns);
+            self.high_leaves(now_ns);
         }
         self.sending[lane as usize].sent(&range);
         content.pieces[place] = Some(Span { start: range.start, length: length as u16, lane });

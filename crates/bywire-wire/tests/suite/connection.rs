@@ -534,6 +534,33 @@ fn low_bytes_that_follow_a_high_message_leave_at_once_while_those_before_it_are_
 }
 
 #[test]
+fn high_messages_that_are_not_answered_hold_no_transfer_back() {
+    let mut ends = [Side::Initiator, Side::Responder].map(|side| end_with(side, 16 << 20));
+    let mut now_ns = 0;
+    ends[0].send(Lane::Low, vec![1; 1 << 20]).expect("room");
+    exchange(&mut ends, &mut now_ns);
+    now_ns += 10_000_000;
+    ends[0].send(Lane::Low, vec![2; 4 << 20]).expect("room");
+    let mut in_flight = |is_answered: bool| {
+        ends[1].send(Lane::High, vec![3; 8]).expect("room");
+        pass(&mut ends, 1, now_ns);
+        now_ns += 100_000;
+        if is_answered {
+            ends[0].send(Lane::High, vec![4; 8]).expect("room");
+        }
+        pass(&mut ends, 0, now_ns);
+        ends[0].flight().0
+    };
+    // The first one might be a question, for which 64 KiB are held back.
+    let first: Vec<_> = (0..4).map(|_| in_flight(false)).collect();
+    assert!(first[0] < 20 * 1024, "{first:?}");
+    let reports: Vec<_> = (0..4).map(|_| in_flight(false)).collect();
+    assert!(reports.iter().all(|in_flight| *in_flight > 60 * 1024), "{reports:?}");
+    let questions: Vec<_> = (0..4).map(|_| in_flight(true)).collect();
+    assert!(questions.iter().all(|in_flight| *in_flight < 60 * 1024), "{questions:?}");
+}
+
+#[test]
 fn a_high_priority_datagram_overtakes_the_rest_of_a_low_priority_one() {
     let mut ends = pair();
     let mut now_ns = 0;
