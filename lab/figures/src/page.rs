@@ -74,7 +74,7 @@ pub fn machine(figures: &Figures) -> String {
 pub fn told(figures: &Figures, series: Series) -> String {
     match figures.rounds().figure(series).zip(figures.unit(series)) {
         Some((figure, unit)) => spread(figure, show(unit)),
-        None => format!("not run: {}", figures.reason(series.contestant).unwrap_or("interrupted")),
+        None => format!("not run: {}", figures.reason(series.contestant).unwrap_or("not taken")),
     }
 }
 

@@ -238,7 +238,24 @@ fn ssh() -> Result<Way> {
         path("client")
     );
     let client = process::start(&mut process::command(place.namespace(End::Source), None, &forward)?)?;
+    await_listener(client.child.id(), TUNNEL_PORT).context("`ssh -L`")?;
     Way::through(place, vec![client, server], directory)
+}
+
+/// Waits until a port is listened at in the network namespace of a process. No connection is made, as the far server may take
+/// only one.
+fn await_listener(process: u32, port: u16) -> Result<()> {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    let is_it = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|address| address.ends_with(&local)) && words.nth(1) == Some(LISTEN)
+    };
+    let found = awaited(LOOK_AGAIN, TIMEOUT, || {
+        let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp"))?;
+        Ok(sockets.lines().any(is_it).then_some(()))
+    })?;
+    found.with_context(|| format!("nothing listens at port {port} after {} s", TIMEOUT.as_secs()))
 }
 
 /// sshd starts itself again, and wants to be named by its path.
