@@ -66,7 +66,8 @@ impl Program {
         if let Some(rung) = doorbell_rule::must_ring(&Mapped::new(&self.page), self.rung.get()) {
             // An eventfd whose counter is full was rung already. A program that has made its own eventfd wait when it is full
             // does not hold up the others.
-            self.interrupter.bound(|| _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()));
+            self.interrupter.watch();
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
             self.rung.set(rung);
         }
     }

@@ -275,6 +275,10 @@ impl Engine {
         let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
         self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
         doorbell_rule::rise(&Mapped::new(self.pairing.page()));
+        if ready.as_ref().is_ok_and(Vec::is_empty) {
+            // It may have slept on, had its watch not interrupted it.
+            self.interrupter.rest();
+        }
         if has_news {
             self.progress_quiet(usize::MAX);
         }

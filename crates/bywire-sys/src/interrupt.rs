@@ -1,5 +1,6 @@
 //! Cuts short the calling thread's waits in the kernel, by a timer that sends it signals.
 
+use core::cell::Cell;
 use core::ptr;
 use std::time::Duration;
 
@@ -9,12 +10,15 @@ use rustix::thread::gettid;
 const SIGNAL: i32 = libc::SIGURG;
 /// A longer wait is interrupted, repeatedly until the work is done, as close(2) may wait several times.
 const TIMEOUT: Duration = Duration::from_micros(100);
+/// The longest wait of a thread that is watched.
+const WATCH_PERIOD: Duration = Duration::from_micros(500);
 
 /// Bounds the waits of the thread that made it.
 #[derive(Debug)]
 pub struct Interrupter {
     /// `None` if the kernel gave no timer: then nothing is cut short.
     timer: Option<libc::timer_t>,
+    is_watching: Cell<bool>,
 }
 
 extern "C" fn nothing(_signal: i32) {}
@@ -35,7 +39,22 @@ impl Interrupter {
             event.sigev_notify_thread_id = gettid().as_raw_nonzero().get();
             libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)
         };
-        Self { timer: (status == 0).then_some(timer) }
+        Self { timer: (status == 0).then_some(timer), is_watching: Cell::new(false) }
+    }
+
+    /// Ends each wait of this thread within half a millisecond, until [`Self::rest`]. For short calls, one after the other, this
+    /// costs less than [`Self::bound`] for each. A wait that ends early because of it is the moment to rest.
+    pub fn watch(&self) {
+        if !self.is_watching.get() {
+            self.is_watching.set(has_handler() && self.arm(WATCH_PERIOD));
+        }
+    }
+
+    /// Cuts no more waits short.
+    pub fn rest(&self) {
+        if self.is_watching.replace(false) {
+            self.arm(Duration::ZERO);
+        }
     }
 
     /// Does `work` and ends its waits early. Only waits that a signal ends are bounded, not those of a file system.
@@ -43,6 +62,7 @@ impl Interrupter {
         let is_armed = has_handler() && self.arm(TIMEOUT);
         let done = work();
         if is_armed {
+            self.is_watching.set(false);
             self.arm(Duration::ZERO);
         }
         done
@@ -105,5 +125,22 @@ mod tests {
         assert_eq!(interrupter.bound(|| wait(600_000)), -1);
         assert!(began.elapsed() < Duration::from_secs(300));
         assert_eq!(wait(20), 0);
+    }
+
+    #[test]
+    fn all_waits_of_a_watched_thread_end_early_until_it_rests() {
+        let began = Instant::now();
+        let interrupter = Interrupter::here();
+        // SAFETY: no pointers. `poll` is never restarted after a handler.
+        let wait = |milliseconds| unsafe { libc::poll(ptr::null_mut(), 0, milliseconds) };
+        interrupter.watch();
+        interrupter.watch();
+        assert_eq!([wait(600_000), wait(600_000), wait(600_000)], [-1; 3]);
+        assert!(began.elapsed() < Duration::from_secs(300));
+        interrupter.rest();
+        assert_eq!(wait(20), 0);
+        interrupter.watch();
+        interrupter.bound(|| ());
+        assert_eq!(wait(20), 0, "the bound of a piece of work ends the watch");
     }
 }
