@@ -39,8 +39,10 @@ const SMALL_BURSTS_MAX: u32 = 64;
 const QUIET_AT_ONCE: usize = 64;
 /// Turns of connections with other machines, while these have something to do, from one question to the kernel to the next.
 const ASK_EVERY_TURNS: u32 = 16;
-/// How long it polls for the next step of a conversation with another machine before it sleeps.
+/// How long it polls for the next step of a conversation with another machine before it sleeps,
 const SPIN: Duration = Duration::from_micros(50);
+/// and while two programs talk without a pause. A round trip takes less, also where both ends share their cores with engines.
+const SPIN_IN_TALK: Duration = Duration::from_micros(200);
 /// The time until it looks again at a program that was in a call.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// The time until it tries again to say what the service had no room for.
@@ -189,7 +191,7 @@ impl Engine {
             interrupter: Rc::new(Interrupter::here()),
             counts: Counts::default(),
             fabric,
-            spin: Spin::new(SPIN),
+            spin: Spin::new(SPIN).longer(SPIN_IN_TALK),
         })
     }
 
