@@ -7,8 +7,8 @@ use bywire_stream::{Lane, Limits, MESSAGE_BYTES_MIN, OpenError, ResetReason, Sid
 
 use super::matching::{Ends, Question};
 
-/// The longest message: the most that a port sends to another machine without a buffer of its own.
-pub const MESSAGE_BYTES: usize = 64 << 10;
+/// The longest message. With the heads of its packets it fits into one call of the kernel, which takes up to 64 KiB.
+pub const MESSAGE_BYTES: usize = 60 << 10;
 const _: () = assert!(MESSAGE_BYTES >= MESSAGE_BYTES_MIN);
 /// Messages of each lane that are made before others have their turn.
 const MESSAGES_AT_ONCE: usize = 32;
