@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -148,18 +149,7 @@ impl Testbed {
 
     /// Writes the configuration of nginx with one worker and these servers.
     fn configure_nginx(&self, servers: &str) -> Result<()> {
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", self.place(kind))).concat();
-        let user = if geteuid().is_root() { "user root;" } else { "" };
-        let configuration = format!(
-            "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
-            http {{
-                access_log off; sendfile on; keepalive_requests 100000000; {temporary}
-                {servers}
-            }}",
-            self.place("pid"),
-            self.place("error"),
-        );
+        let configuration = nginx_configuration(self.directory.path(), servers);
         Ok(fs::write(self.place("configuration"), configuration)?)
     }
 
@@ -169,6 +159,23 @@ impl Testbed {
             None => Ok(0),
         }
     }
+}
+
+/// The configuration of nginx with one worker and these servers, which has its own files in `directory`.
+pub fn nginx_configuration(directory: &Path, servers: &str) -> String {
+    let place = |name: &str| directory.join(name).display().to_string();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary = temporary.map(|kind| format!("{kind}_temp_path {};", place(kind))).concat();
+    let user = if geteuid().is_root() { "user root;" } else { "" };
+    format!(
+        "daemon off; worker_processes 1; {user} pid {}; error_log {} crit; events {{ worker_connections 512; }}
+        http {{
+            access_log off; sendfile on; keepalive_requests 100000000; {temporary}
+            {servers}
+        }}",
+        place("pid"),
+        place("error"),
+    )
 }
 
 /// Starts a server, and waits until it `answers`.

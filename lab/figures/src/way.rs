@@ -17,6 +17,7 @@ use bywire_pairing::launch;
 use bywire_results::message_link::Security;
 use bywire_sys::process::user;
 
+use crate::application::{gets_per_second, nginx_configuration, requests_per_second};
 use crate::contestant::{Contestant, Unit};
 use crate::ethernet::{joined, received, report};
 use crate::process::{self, End, Place, find};
@@ -124,7 +125,36 @@ pub fn stream(open: Open, size_bytes: u32) -> Contestant {
 
 /// Redis with this many connections: GETs per second.
 pub fn redis(open: Open, connections: u32, requests: u32) -> Contestant {
-    let words = format!("-t get -c {connections} -n {requests} --csv");
+    redis_by(open, format!("-t get -c {connections} -n {requests} --csv"))
+}
+
+/// Redis with a new connection for each GET, one after the other: connections per second.
+pub fn redis_anew(open: Open, requests: u32) -> Contestant {
+    redis_by(open, format!("-t get -k 0 -c 1 -n {requests} --csv"))
+}
+
+/// nginx with one worker and a file of 1 KB under wrk with 16 connections: requests per second.
+pub fn nginx(open: Open) -> Contestant {
+    let words = "-t 1 -c 16 -d 1s";
+    Contestant::of_value(&format!("wrk {words}"), Unit::TransactionsPerSecond, move || {
+        let (nginx, wrk) = (find("nginx", "nginx-light")?, find("wrk", "wrk")?);
+        let directory = tempfile::tempdir()?;
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+        fs::write(directory.path().join("file"), [b'x'; 1024])?;
+        let (way, configuration) = (open()?, directory.path().join("configuration"));
+        let root = directory.path().display();
+        let server = format!("server {{ listen {}:{PORT} backlog=1024; root {root}; }}", way.served);
+        fs::write(&configuration, nginx_configuration(directory.path(), &server))?;
+        let printed = way.converse(
+            "wrk",
+            |_, _| format!("{nginx} -c '{}'", configuration.display()),
+            |address, port| format!("{wrk} {words} http://{address}:{port}/file"),
+        )?;
+        requests_per_second(&printed)
+    })
+}
+
+fn redis_by(open: Open, words: String) -> Contestant {
     Contestant::of_value(&format!("redis-benchmark {words}"), Unit::TransactionsPerSecond, move || {
         let (server, benchmark) =
             (find("redis-server", "redis-server")?, find("redis-benchmark", "redis-tools")?);
@@ -140,7 +170,7 @@ pub fn redis(open: Open, connections: u32, requests: u32) -> Contestant {
             },
             |address, port| format!("{benchmark} -h {address} -p {port} {words}"),
         )?;
-        crate::application::gets_per_second(&printed)
+        gets_per_second(&printed)
     })
 }
 

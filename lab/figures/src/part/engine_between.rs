@@ -3,14 +3,16 @@
 use crate::contestant::Contest;
 use crate::figures::{Figures, Metric, by};
 use crate::page::{self, Part};
-use crate::way::{redis, stream, ways};
+use crate::way::{nginx, redis, redis_anew, stream, ways};
 
 pub const PART: Part = Part { name: "engine-between", contestants, added };
 
 /// The columns of each way, and the beginning of their contestants' names.
-const COLUMNS: [(&str, &str); 4] = [
+const COLUMNS: [(&str, &str); 6] = [
     ("Redis GET, 50 connections", "redis 50"),
     ("Redis GET, 1 connection", "redis 1"),
+    ("Redis GET, each by a new connection", "redis anew"),
+    ("nginx 1 KB, 16 connections", "nginx"),
     ("stream, 1 KiB sends", "stream 1K"),
     ("stream, 64 KiB sends", "stream 64K"),
 ];
@@ -20,6 +22,8 @@ fn contestants(_pair_seconds: f64) -> Contest {
     for (name, open) in ways() {
         contest.add(format!("redis 50 {name}"), Ok(redis(open.clone(), 50, 100_000)));
         contest.add(format!("redis 1 {name}"), Ok(redis(open.clone(), 1, 10_000)));
+        contest.add(format!("redis anew {name}"), Ok(redis_anew(open.clone(), 500)));
+        contest.add(format!("nginx {name}"), Ok(nginx(open.clone())));
         contest.add(format!("stream 1K {name}"), Ok(stream(open.clone(), 1 << 10)));
         contest.add(format!("stream 64K {name}"), Ok(stream(open, 64 << 10)));
     }
