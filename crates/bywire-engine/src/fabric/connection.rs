@@ -309,6 +309,18 @@ impl FarConnection {
         sends || !self.incoming.has_asked && (self.is_asked_back() || has_taken())
     }
 
+    /// Returns whether nothing but what [`Self::has_news`] tells, or an event of its stream, makes progress possible.
+    pub fn is_at_rest(&self) -> bool {
+        let (outgoing, incoming) = (&self.outgoing, &self.incoming);
+        let sends =
+            matches!(outgoing.phase, OutgoingPhase::Kernel | OutgoingPhase::Ring) && !outgoing.is_asked;
+        let reads = incoming.phase != IncomingPhase::Announced
+            && !incoming.has_asked
+            && incoming.back.is_none()
+            && incoming.end.is_none();
+        sends && reads && !self.has_gone && self.has_reported_all()
+    }
+
     /// Passes on what the program has done.
     ///
     /// # Errors

@@ -38,6 +38,10 @@ const CALL_AGAIN: Duration = Duration::from_secs(1);
 const CALL_SOON: Duration = Duration::from_millis(50);
 /// How long a program's connection that requires it waits for the other end. It is reset then.
 const REQUIRED_WAIT: Duration = Duration::from_secs(10);
+/// Looks without anything to do after which a connection counts as quiet.
+const QUIET_LOOKS: u32 = 64;
+/// Quiet connections that are looked at in each turn.
+const QUIET_AT_ONCE: usize = 8;
 /// Engines that may be connected.
 const PEERS_MAX: usize = 2048;
 
@@ -74,6 +78,13 @@ pub struct Fabric {
     /// Memory that programs were offered.
     pairing: HashMap<u64, Offered>,
     connections: HashMap<u64, Entry>,
+    /// The names of connections that are looked at in each turn.
+    active: Vec<u64>,
+    /// The names of the others, which are looked at one after the other, and all of them before the engine sleeps. Those that are
+    /// active again, or have ended, are left out at their turn.
+    quiet: Vec<u64>,
+    /// The place in `quiet` from which the next look goes on.
+    turn: usize,
     /// Connections that require to be carried, by the times when they have waited long enough. The first is due first.
     required: VecDeque<(Instant, u64)>,
     /// Nodes whose engines cannot be asked about such connections now.
@@ -105,6 +116,11 @@ struct Entry {
     stream: Option<(Peer, StreamId)>,
     /// It was found that the program is ready to leave the kernel.
     is_prepared: bool,
+    is_active: bool,
+    /// Its name is in the list of quiet ones.
+    is_listed: bool,
+    /// Looks in a row that have found nothing.
+    idle_looks: u32,
 }
 
 /// Something that an event of a link asks for, once the link's machine can be called again.
@@ -154,6 +170,9 @@ impl Fabric {
             offers: HashMap::new(),
             pairing: HashMap::new(),
             connections: HashMap::new(),
+            active: Vec::new(),
+            quiet: Vec::new(),
+            turn: 0,
             required: VecDeque::new(),
             unreached: HashSet::new(),
             buffer: vec![0; MESSAGE_BYTES],
@@ -173,7 +192,7 @@ impl Fabric {
 
     /// Returns whether a program has to be looked at again soon, as it was in a call just now.
     pub fn is_waiting(&self) -> bool {
-        self.connections.values().any(|entry| entry.connection.is_about_to_read())
+        self.active().any(|entry| entry.connection.is_about_to_read())
     }
 
     /// The number of connections that streams carry now.
@@ -193,7 +212,7 @@ impl Fabric {
 
     /// Prepares to sleep on its descriptor. `false`: there is something to do.
     pub fn arm(&mut self) -> bool {
-        !self.connections.values().any(|entry| entry.has_news()) && self.port.arm()
+        !self.connections.values().any(Entry::has_news) && self.port.arm()
     }
 
     /// A program has offered its end of a connection, and may require that it is carried. `Err`: the other end is on no node of
@@ -281,7 +300,8 @@ impl Fabric {
         };
         match connection {
             Ok(connection) => {
-                self.connections.insert(name, Entry { connection, stream: None, is_prepared: false });
+                self.connections.insert(name, Entry::new(connection));
+                self.activate(name);
             }
             Err(offered) => {
                 offered.release();
@@ -307,6 +327,7 @@ impl Fabric {
 
     /// The program of this connection has ended it, or has ended itself.
     pub fn gone(&mut self, name: u64, pairing: &mut PairingClient) {
+        self.activate(name);
         match self.connections.get_mut(&name) {
             Some(entry) if entry.stream.is_some() && !entry.connection.is_inherited() => {
                 entry.connection.note_gone();
@@ -459,6 +480,7 @@ impl Fabric {
             if let Some(entry) = self.connections.get_mut(&name) {
                 entry.connection.wake();
             }
+            self.activate(name);
         }
         for next in nexts {
             self.follow(peer, next, pairing);
@@ -491,6 +513,7 @@ impl Fabric {
                             }
                             _ => self.lose(name, pairing),
                         }
+                        self.activate(name);
                     }
                     Answer::Refuse(reason) => _ = link.streams.refuse(stream, reason),
                 }
@@ -546,23 +569,41 @@ impl Fabric {
     }
 
     fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {
-        let (mut has_moved, mut over) = (false, Vec::new());
-        let mut prepared = Vec::new();
-        for (name, entry) in &mut self.connections {
-            let Some((peer, stream)) = entry.stream else {
-                if !entry.is_prepared && entry.connection.is_prepared() {
+        let mut has_moved = self.look_at_quiet();
+        let (mut over, mut prepared) = (Vec::new(), Vec::new());
+        let mut active = std::mem::take(&mut self.active);
+        active.retain(|name| {
+            let Some(entry) = self.connections.get_mut(name) else { return false };
+            let progress = match entry.stream {
+                None if !entry.is_prepared && entry.connection.is_prepared() => {
                     entry.is_prepared = true;
                     prepared.push(*name);
+                    Ok(Progress::Moved)
                 }
-                continue;
+                None => Ok(Progress::Idle),
+                Some((peer, stream)) => match self.links.get_mut(&peer) {
+                    Some(link) => entry.connection.progress(stream, &mut link.streams),
+                    None => Ok(Progress::Idle),
+                },
             };
-            let Some(link) = self.links.get_mut(&peer) else { continue };
-            match entry.connection.progress(stream, &mut link.streams) {
+            match progress {
+                Ok(Progress::Idle) if entry.gets_quiet() => {
+                    if !std::mem::replace(&mut entry.is_listed, true) {
+                        self.quiet.push(*name);
+                    }
+                    return false;
+                }
                 Ok(Progress::Idle) => {}
-                Ok(Progress::Moved) => has_moved = true,
+                Ok(Progress::Moved) => {
+                    entry.idle_looks = 0;
+                    has_moved = true;
+                }
                 result => over.push((*name, result)),
             }
-        }
+            true
+        });
+        active.append(&mut self.active);
+        self.active = active;
         for name in prepared {
             if let Some(action) = self.matching.prepared(name) {
                 has_moved = true;
@@ -587,6 +628,44 @@ impl Fabric {
             }
         }
         has_moved
+    }
+
+    /// Looks at the next few quiet connections. Returns whether one is active again.
+    fn look_at_quiet(&mut self) -> bool {
+        let mut has_news = false;
+        for _ in 0..QUIET_AT_ONCE.min(self.quiet.len()) {
+            if self.turn >= self.quiet.len() {
+                self.turn = 0;
+            }
+            let Some(name) = self.quiet.get(self.turn).copied() else { break };
+            let Some(entry) = self.connections.get_mut(&name) else {
+                self.quiet.swap_remove(self.turn);
+                continue;
+            };
+            if !entry.is_active && entry.has_news() {
+                has_news = true;
+                self.activate(name);
+            } else if entry.is_active {
+                entry.is_listed = false;
+                self.quiet.swap_remove(self.turn);
+            } else {
+                self.turn += 1;
+            }
+        }
+        has_news
+    }
+
+    /// Has a connection looked at in each turn from here on, until it is quiet.
+    fn activate(&mut self, name: u64) {
+        let Some(entry) = self.connections.get_mut(&name) else { return };
+        entry.idle_looks = 0;
+        if !std::mem::replace(&mut entry.is_active, true) {
+            self.active.push(name);
+        }
+    }
+
+    fn active(&self) -> impl Iterator<Item = &Entry> {
+        self.active.iter().filter_map(|name| self.connections.get(name))
     }
 
     fn transmit(&mut self, pairing: &mut PairingClient) -> bool {
@@ -661,6 +740,26 @@ impl AsFd for Fabric {
 }
 
 impl Entry {
+    fn new(connection: FarConnection) -> Self {
+        Self {
+            connection,
+            stream: None,
+            is_prepared: false,
+            is_active: false,
+            is_listed: false,
+            idle_looks: 0,
+        }
+    }
+
+    /// Counts a look that has found nothing. Returns whether the connection is quiet from here on.
+    fn gets_quiet(&mut self) -> bool {
+        self.idle_looks += 1;
+        if self.idle_looks >= QUIET_LOOKS && self.connection.is_at_rest() {
+            self.is_active = false;
+        }
+        !self.is_active
+    }
+
     /// A stream carries the connection from here on.
     fn begin(&mut self, peer: Peer, stream: StreamId) {
         self.stream = Some((peer, stream));

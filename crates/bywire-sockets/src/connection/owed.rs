@@ -3,7 +3,7 @@
 //! They go there as room becomes available, in every call and every wait on the connection. Until then no other byte of
 //! that direction is sent.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
@@ -24,6 +24,10 @@ pub const LOOK_NS: u64 = 10_000_000;
 
 /// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
+/// The value of [`OWING`] when the last look began, if it has found nothing to pay but engines to check now and then,
+static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
+/// and the time of the next check.
+static CHECK_AT_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Pays what this process owes, on all connections, and takes the memory of idle ones back. Returns how long a wait for
 /// something else may last at most, given its limit.
@@ -55,22 +59,35 @@ pub fn must_look() {
 
 #[inline(never)]
 fn pay_all(left_ns: Option<u64>) -> Option<u64> {
-    // After what time the next look is due.
-    let mut next_ns = None;
+    // Relaxed, both: if the two belong to different looks, the word has changed in between, or the time is over.
+    let (looked_at, check_at_ns) = (LOOKED_AT.load(Ordering::Relaxed), CHECK_AT_NS.load(Ordering::Relaxed));
     let look = owing::begin_look(&OWING);
+    let now_ns = kernel::now_ns();
+    if look == looked_at && now_ns < check_at_ns {
+        return [left_ns, Some(check_at_ns - now_ns)].into_iter().flatten().min();
+    }
+    // After what time the next look is due.
+    let (mut next_ns, mut owes) = (None, false);
     errno::keep(|| {
         sockets::each_held(|socket, fd| {
             if let Some(Ok(connection)) = sockets::by_index(fd, socket.index).map(Socket::carried) {
                 connection.serve();
                 let stalled_ns = connection.check_stall();
+                owes |= connection.owes();
                 let owed_ns = connection.owes().then_some(LOOK_NS);
                 let due_ns = [owed_ns, stalled_ns, connection.check_engine()];
                 next_ns = due_ns.into_iter().chain([next_ns]).flatten().min();
             }
         });
     });
-    if next_ns.is_none() {
-        owing::found_nothing(&OWING, look);
+    match next_ns {
+        None => owing::found_nothing(&OWING, look),
+        // A wait may come every few microseconds, and a program may have thousands of connections.
+        Some(next_ns) if !owes => {
+            CHECK_AT_NS.store(now_ns + next_ns.min(LOOK_NS), Ordering::Relaxed);
+            LOOKED_AT.store(look, Ordering::Relaxed);
+        }
+        Some(_) => CHECK_AT_NS.store(0, Ordering::Relaxed),
     }
     [left_ns, next_ns].into_iter().flatten().min()
 }
