@@ -263,6 +263,93 @@ fn a_stream_whose_reader_keeps_up_does_not_stand_still() {
     assert_eq!(counts.bytes_sent, STREAM_BYTES * rounds, "{counts:?}");
 }
 
+/// Connections that are idle for most of the time, but one.
+const IDLE_CONNECTIONS: usize = 40;
+/// Rounds in which they are used.
+const IDLE_ROUNDS: usize = 25;
+/// An answer that nothing but another event would bring takes longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Sends a byte over one connection after the other, while another one is never idle. Then each ends, from either side.
+fn seldom_talking_client() {
+    let address = (told("BYWIRE_TEST_ADDRESS"), PORT);
+    let mut streams: Vec<_> = (0..=IDLE_CONNECTIONS)
+        .map(|_| TcpStream::connect((address.0.as_str(), address.1)).expect("connect"))
+        .collect();
+    for stream in &streams {
+        stream.set_nodelay(true).expect("set");
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX)).expect("set");
+    }
+    let ask = |stream: &mut TcpStream, byte: u8| {
+        stream.write_all(&[byte]).expect("sent");
+        let mut answer = [0];
+        stream.read_exact(&mut answer).expect("an answer in time");
+        assert_eq!(answer, [byte]);
+    };
+    let mut busy = streams.pop().expect("the last one");
+    for round in 0..IDLE_ROUNDS {
+        for (at, stream) in streams.iter_mut().enumerate() {
+            // In half of the rounds the engines sleep in between.
+            match round % 2 {
+                0 => (0..8).for_each(|byte| ask(&mut busy, byte)),
+                _ if at % 8 == 0 => std::thread::sleep(Duration::from_millis(2)),
+                _ => {}
+            }
+            ask(stream, at as u8);
+        }
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    for (at, mut stream) in streams.into_iter().enumerate() {
+        if at % 2 == 0 {
+            // The server ends it.
+            stream.write_all(&[u8::MAX]).expect("sent");
+        } else {
+            stream.shutdown(Shutdown::Write).expect("shut down");
+        }
+        assert_eq!(stream.read(&mut [0]).expect("an end in time"), 0);
+    }
+    say("right");
+}
+
+/// Returns each byte to its sender, until the end of each connection or until it asks for the end.
+fn answering_server() {
+    let listener = TcpListener::bind((told("BYWIRE_TEST_ADDRESS").as_str(), PORT)).expect("listen");
+    say("listens");
+    let answer = |mut stream: TcpStream| {
+        stream.set_nodelay(true).expect("set");
+        let mut byte = [0];
+        while stream.read(&mut byte).is_ok_and(|length| length > 0) && byte != [u8::MAX] {
+            stream.write_all(&byte).expect("sent");
+        }
+    };
+    let threads: Vec<_> = (0..=IDLE_CONNECTIONS)
+        .map(|_| {
+            let (stream, _) = listener.accept().expect("accept");
+            std::thread::spawn(move || answer(stream))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    say("right");
+}
+
+#[test]
+fn an_idle_connection_is_heard_at_once_and_so_is_its_end() {
+    if test_service::plays(&[("client", seldom_talking_client), ("server", answering_server)]) {
+        return;
+    }
+    let Some(machines) = Machines::up() else { return };
+    let machines = machines.requiring();
+    for seed in 0..repetitions("BYWIRE_ROUNDS", [1, 3, 100]) {
+        let mut programs = machines.programs(["client", "server"], seed);
+        for program in &mut programs {
+            assert_eq!(program.hear(), "right", "seed {seed}");
+            assert!(program.end().success(), "seed {seed}");
+        }
+    }
+    let left = || machines.engines.iter().all(|engine| engine.counts().carried == 0);
+    test_service::eventually("nothing is left", left);
+}
+
 /// What is killed in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
