@@ -63,7 +63,13 @@ impl ControlSocket {
         caller.set_write_timeout(Some(CALLER_TIMEOUT)).ok()?;
         // A caller sends all of it at once.
         let mut word = [0; REQUEST_BYTES_MAX];
-        let length = caller.read(&mut word).ok()?;
+        let length = loop {
+            match caller.read(&mut word) {
+                // The engine's watch on its own waits.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other.ok()?,
+            }
+        };
         let request = serde_json::from_slice(word.get(..length)?).ok()?;
         let answer = serde_json::to_vec(&counts(request)).ok()?;
         caller.write_all(&answer).ok()?;

@@ -207,8 +207,9 @@ impl Engine {
         let ended = self.serve_until(&control);
         let left = self.end();
         drop(control);
+        let interrupter = Rc::clone(&self.interrupter);
         drop(self);
-        finish(left);
+        finish(left, &interrupter);
         ended
     }
 
@@ -248,6 +249,7 @@ impl Engine {
                         self.pairing.doorbell().drain();
                         doorbell_rule::take(&Mapped::new(self.pairing.page()));
                         self.progress_quiet(usize::MAX);
+                        self.fabric.iter_mut().for_each(Fabric::look_at_all);
                     }
                     FABRIC => {}
                     NODES => {
@@ -273,14 +275,19 @@ impl Engine {
             false if is_waiting => Some(LOOK_AGAIN),
             false => self.fabric.as_ref().and_then(Fabric::patience),
         };
-        let asleep = clock::cycles();
-        let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
-        self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
-        doorbell_rule::rise(&Mapped::new(self.pairing.page()));
-        if ready.as_ref().is_ok_and(Vec::is_empty) {
-            // It may have slept on, had its watch not interrupted it.
-            self.interrupter.rest();
+        let (sleeps, asleep) = (timeout != Some(Duration::ZERO), clock::cycles());
+        let ready = loop {
+            let ready = self.poller.wait(timeout).map(<[u64]>::to_vec);
+            let is_nothing = sleeps && ready.as_ref().is_ok_and(Vec::is_empty);
+            // Nothing may have come but the signal of the watch.
+            if !is_nothing || !self.interrupter.rest() {
+                break ready;
+            }
+        };
+        if sleeps {
+            self.spin.woken_after(clock::cycles().wrapping_sub(asleep));
         }
+        doorbell_rule::rise(&Mapped::new(self.pairing.page()));
         if has_news {
             self.progress_quiet(usize::MAX);
         }
@@ -590,7 +597,7 @@ impl Engine {
 }
 
 /// Gives the kernel the last bytes of programs that have ended.
-fn finish(mut left: Vec<Served>) {
+fn finish(mut left: Vec<Served>, interrupter: &Interrupter) {
     let Ok(mut poller) = Poller::new() else { return };
     let end = Instant::now() + FINISH_MAX;
     while !left.is_empty() && Instant::now() < end {
@@ -607,6 +614,7 @@ fn finish(mut left: Vec<Served>) {
         for connection in &left {
             let _ = poller.add_paused(connection, 0).and_then(|()| poller.await_writable(connection, 0));
         }
+        interrupter.rest();
         let _ = poller.wait(Some(FINISH_LOOK));
         left.iter().for_each(|connection| poller.remove(connection));
     }

@@ -42,24 +42,28 @@ impl Interrupter {
         Self { timer: (status == 0).then_some(timer), is_watching: Cell::new(false) }
     }
 
-    /// Ends each wait of this thread within half a millisecond, until [`Self::rest`]. For short calls, one after the other, this
-    /// costs less than [`Self::bound`] for each. A wait that ends early because of it is the moment to rest.
+    /// Ends each wait of this thread within half a millisecond, until [`Self::rest`], also by calls that a signal usually restarts.
+    /// For short calls, one after the other, this costs less than [`Self::bound`] for each. Every call of the thread may end with
+    /// [`rustix::io::Errno::INTR`] meanwhile.
     pub fn watch(&self) {
         if !self.is_watching.get() {
-            self.is_watching.set(has_handler() && self.arm(WATCH_PERIOD));
+            self.is_watching.set(has_handler(0) && self.arm(WATCH_PERIOD));
         }
     }
 
-    /// Cuts no more waits short.
-    pub fn rest(&self) {
-        if self.is_watching.replace(false) {
+    /// Cuts no more waits short. Returns whether it did until now.
+    pub fn rest(&self) -> bool {
+        let was_watching = self.is_watching.replace(false);
+        if was_watching {
             self.arm(Duration::ZERO);
         }
+        was_watching
     }
 
     /// Does `work` and ends its waits early. Only waits that a signal ends are bounded, not those of a file system.
     pub fn bound<T>(&self, work: impl FnOnce() -> T) -> T {
-        let is_armed = has_handler() && self.arm(TIMEOUT);
+        // With this flag only calls that cannot be restarted end.
+        let is_armed = has_handler(libc::SA_RESTART) && self.arm(TIMEOUT);
         let done = work();
         if is_armed {
             self.is_watching.set(false);
@@ -87,9 +91,9 @@ impl Drop for Interrupter {
     }
 }
 
-/// Installs a handler that does nothing, unless it is installed. `false`: the program has its own handler, which we
-/// must not call.
-fn has_handler() -> bool {
+/// Installs a handler that does nothing, unless it is installed with these flags, or with none. `false`: the program has its own
+/// handler, which we must not call.
+fn has_handler(flags: i32) -> bool {
     let ours = nothing as *const () as usize;
     // SAFETY: the structures live here, zeroes are a valid value of them, and our handler touches nothing.
     unsafe {
@@ -98,12 +102,11 @@ fn has_handler() -> bool {
             return false;
         }
         match found.sa_sigaction {
-            known if known == ours => true,
-            libc::SIG_DFL | libc::SIG_IGN => {
+            known if known == ours && found.sa_flags & libc::SA_RESTART & !flags == 0 => true,
+            known if known == ours || matches!(known, libc::SIG_DFL | libc::SIG_IGN) => {
                 let mut action: libc::sigaction = core::mem::zeroed();
                 action.sa_sigaction = ours;
-                // With this flag only calls that cannot be restarted end.
-                action.sa_flags = libc::SA_RESTART;
+                action.sa_flags = flags;
                 libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) == 0
             }
             _ => false,
@@ -137,7 +140,12 @@ mod tests {
         interrupter.watch();
         assert_eq!([wait(600_000), wait(600_000), wait(600_000)], [-1; 3]);
         assert!(began.elapsed() < Duration::from_secs(300));
-        interrupter.rest();
+        // A counter that is full: a write waits, and would be restarted after other signals.
+        let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("a counter");
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+        let written = rustix::io::write(&full, &1u64.to_ne_bytes());
+        assert_eq!(written, Err(rustix::io::Errno::INTR));
+        assert!(interrupter.rest() && !interrupter.rest());
         assert_eq!(wait(20), 0);
         interrupter.watch();
         interrupter.bound(|| ());

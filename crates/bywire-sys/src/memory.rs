@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::{limits, page};
@@ -128,7 +128,7 @@ impl Mapping {
             return Err(Errno::FBIG);
         }
         rustix::fs::ftruncate(&file, length)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
+        retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length))?;
         let mapping = Self::map(&file, length_bytes, true)?;
         rustix::fs::fcntl_add_seals(&file, READER_SEALS)?;
         Ok((mapping, file))

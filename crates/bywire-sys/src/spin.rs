@@ -19,11 +19,12 @@ const FRUITLESS_OF_LAST: u32 = 4;
 #[derive(Debug)]
 pub struct Spin {
     max_cycles: u64,
-    /// While nearly all spins pay.
+    /// Until spins have failed, and while nearly all of them pay.
     longer_cycles: u64,
     abstain: u32,
     fruitless: u32,
-    /// The last waits, the newest in the lowest bit. 1: spinning was fruitless, or would have been.
+    /// The last spins that have paid, and the sleeps after those that have not; the newest in the lowest bit. 1: a spin would not
+    /// have paid.
     history: u16,
 }
 
@@ -64,7 +65,6 @@ impl Spin {
     /// Notes that nothing came while spinning.
     pub fn failed(&mut self) {
         self.fruitless += 1;
-        self.history = self.history << 1 | 1;
     }
 
     /// Stops polling for a while: another program needs the core.
@@ -113,7 +113,12 @@ mod tests {
             let mut budget = 0;
             for wait in 0..64 {
                 budget = spin.budget_cycles();
-                if wait % of < fruitless { spin.failed() } else { spin.paid() }
+                if wait % of < fruitless {
+                    spin.failed();
+                    spin.woken_after(clock::cycles_in(Duration::from_millis(1)));
+                } else {
+                    spin.paid();
+                }
             }
             budget
         };

@@ -282,7 +282,7 @@ fn await_listener(process: u32, port: u16) -> Result<()> {
         words.next().is_some_and(|address| address.ends_with(&local)) && words.nth(1) == Some(LISTEN)
     };
     let found = awaited(LOOK_AGAIN, TIMEOUT, || {
-        let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp"))?;
+        let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp")).context("it has ended")?;
         Ok(sockets.lines().any(is_it).then_some(()))
     })?;
     found.with_context(|| format!("nothing listens at port {port} after {} s", TIMEOUT.as_secs()))

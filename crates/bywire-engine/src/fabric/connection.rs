@@ -23,8 +23,8 @@ use crate::connection::{Program, STREAM, accept_segment, take_back_reset};
 
 /// The bytes of a direction that its reader has not taken, in both engines and between them.
 pub const WINDOW_BYTES: u64 = 1 << 20;
-/// A direction that streams waits for this many bytes, so that they leave in long messages,
-const GATHERED_BYTES: u64 = MESSAGE_BYTES as u64;
+/// A direction that streams waits for this many bytes, so that they leave in whole messages with their heads,
+const GATHERED_BYTES: u64 = MESSAGE_BYTES as u64 - 256;
 /// as long as each look finds more of them, and for this many looks at most.
 const GATHERING_LOOKS: u32 = 16;
 /// A direction streams after this many bytes without any of the other direction.
@@ -37,6 +37,8 @@ const STEP_BYTES: usize = 64 << 10;
 pub enum Progress {
     /// There was nothing to do.
     Idle,
+    /// Bytes wait for more of the same stream.
+    Gathering,
     /// Something has moved.
     Moved,
     /// The program has ended the connection, and everything that it has sent was taken. The stream's other direction may go on.
@@ -72,7 +74,7 @@ struct Outgoing {
     /// The reader has asked for the direction before it has left the kernel.
     is_asked: bool,
     /// All bytes before this position of the ring were queued when the other direction had bytes last.
-    streams_from: u64,
+    one_way_from: u64,
     /// The end of what the ring had at the last look,
     seen: u64,
     /// and the looks in a row that have found more of it.
@@ -80,14 +82,17 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Returns whether what the ring has before `end` is to wait for more.
-    fn gathers(&mut self, end: u64) -> bool {
+    /// The position up to which the ring's bytes before `end` leave now. The others wait for more of them.
+    fn gathered(&mut self, end: u64) -> u64 {
         let grows = std::mem::replace(&mut self.seen, end) != end;
-        let is_worth_it =
-            end - self.queued < GATHERED_BYTES && self.queued - self.streams_from >= STREAMED_BYTES;
-        let waits = is_worth_it && grows && self.looks < GATHERING_LOOKS;
+        let streams = self.queued - self.one_way_from >= STREAMED_BYTES;
+        let whole_bytes = (end - self.queued) / GATHERED_BYTES * GATHERED_BYTES;
+        let waits = streams && whole_bytes == 0 && grows && self.looks < GATHERING_LOOKS;
         self.looks = if waits { self.looks + 1 } else { 0 };
-        waits
+        match streams && (waits || whole_bytes > 0) {
+            true => self.queued + whole_bytes,
+            false => end,
+        }
     }
 }
 
@@ -333,7 +338,11 @@ impl FarConnection {
         if let Some(progress) = self.end(stream, streams)? {
             return Ok(progress);
         }
-        Ok(if has_received | has_sent { Progress::Moved } else { Progress::Idle })
+        Ok(match has_received | has_sent {
+            true => Progress::Moved,
+            false if self.outgoing.looks > 0 => Progress::Gathering,
+            false => Progress::Idle,
+        })
     }
 
     /// Copies queued bytes of the program's, from an offset of the stream on.
@@ -393,9 +402,7 @@ impl FarConnection {
             && matches!(route, Route::Ring)
             && flags & HALF == 0
             && !has_gone;
-        if goes_on && end > self.outgoing.queued && self.outgoing.gathers(end) {
-            return Ok(false);
-        }
+        let end = if goes_on { self.outgoing.gathered(end) } else { end };
         let has_sent = end > self.outgoing.queued;
         if has_sent {
             streams.queue(stream, self.outgoing.cut + end)?;
@@ -491,7 +498,7 @@ impl FarConnection {
             STREAM.mark(&own, distance::moment());
         }
         STREAM.append(&own, bytes);
-        self.outgoing.streams_from = self.outgoing.queued;
+        self.outgoing.one_way_from = self.outgoing.queued;
         self.note(News::Bytes);
         Ok(())
     }

@@ -40,8 +40,10 @@ const CALL_SOON: Duration = Duration::from_millis(50);
 const REQUIRED_WAIT: Duration = Duration::from_secs(10);
 /// Looks without anything to do after which a connection counts as quiet.
 const QUIET_LOOKS: u32 = 64;
-/// Quiet connections that are looked at in each turn.
+/// Quiet connections that are looked at in each turn, at least,
 const QUIET_AT_ONCE: usize = 8;
+/// and turns in which all of them are.
+const QUIET_TURNS: usize = 64;
 /// Engines that may be connected.
 const PEERS_MAX: usize = 2048;
 
@@ -80,8 +82,8 @@ pub struct Fabric {
     connections: HashMap<u64, Entry>,
     /// The names of connections that are looked at in each turn.
     active: Vec<u64>,
-    /// The names of the others, which are looked at one after the other, and all of them before the engine sleeps. Those that are
-    /// active again, or have ended, are left out at their turn.
+    /// The names of the others, which are looked at in turn, and all of them when a program rings and before the engine sleeps.
+    /// Those that are active again, or have ended, are left out at their turn.
     quiet: Vec<u64>,
     /// The place in `quiet` from which the next look goes on.
     turn: usize,
@@ -212,7 +214,8 @@ impl Fabric {
 
     /// Prepares to sleep on its descriptor. `false`: there is something to do.
     pub fn arm(&mut self) -> bool {
-        !self.connections.values().any(Entry::has_news) && self.port.arm()
+        self.look_at_all();
+        !self.active().any(Entry::has_news) && self.port.arm()
     }
 
     /// A program has offered its end of a connection, and may require that it is carried. `Err`: the other end is on no node of
@@ -594,6 +597,7 @@ impl Fabric {
                     return false;
                 }
                 Ok(Progress::Idle) => {}
+                Ok(Progress::Gathering) => entry.idle_looks = 0,
                 Ok(Progress::Moved) => {
                     entry.idle_looks = 0;
                     has_moved = true;
@@ -630,10 +634,20 @@ impl Fabric {
         has_moved
     }
 
-    /// Looks at the next few quiet connections. Returns whether one is active again.
+    /// Looks at all quiet connections: a program has rung, or the engine is about to sleep. Those with news are active from here on.
+    pub fn look_at_all(&mut self) {
+        let has_news = |name: &&u64| {
+            self.connections.get(*name).is_some_and(|entry| !entry.is_active && entry.has_news())
+        };
+        let names: Vec<u64> = self.quiet.iter().filter(has_news).copied().collect();
+        names.into_iter().for_each(|name| self.activate(name));
+    }
+
+    /// Looks at the next few quiet connections. Returns whether one has news. It is active from here on.
     fn look_at_quiet(&mut self) -> bool {
         let mut has_news = false;
-        for _ in 0..QUIET_AT_ONCE.min(self.quiet.len()) {
+        let count = QUIET_AT_ONCE.max(self.quiet.len() / QUIET_TURNS).min(self.quiet.len());
+        for _ in 0..count {
             if self.turn >= self.quiet.len() {
                 self.turn = 0;
             }

@@ -24,10 +24,12 @@ pub const LOOK_NS: u64 = 10_000_000;
 
 /// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
-/// The value of [`OWING`] when the last look began, if it has found nothing to pay but engines to check now and then,
+/// The value of [`OWING`] when the last look began, if it has found nothing to pay but engines to check now and then.
 static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
-/// and the time of the next check.
-static CHECK_AT_NS: AtomicU64 = AtomicU64::new(0);
+/// Before this time no wait looks again,
+static LOOK_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
+/// and by this time one does.
+static DUE_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Pays what this process owes, on all connections, and takes the memory of idle ones back. Returns how long a wait for
 /// something else may last at most, given its limit.
@@ -59,12 +61,12 @@ pub fn must_look() {
 
 #[inline(never)]
 fn pay_all(left_ns: Option<u64>) -> Option<u64> {
-    // Relaxed, both: if the two belong to different looks, the word has changed in between, or the time is over.
-    let (looked_at, check_at_ns) = (LOOKED_AT.load(Ordering::Relaxed), CHECK_AT_NS.load(Ordering::Relaxed));
     let look = owing::begin_look(&OWING);
     let now_ns = kernel::now_ns();
-    if look == looked_at && now_ns < check_at_ns {
-        return [left_ns, Some(check_at_ns - now_ns)].into_iter().flatten().min();
+    // Relaxed, all: values of different looks of several threads make one wait look too early, or half a second late.
+    if look == LOOKED_AT.load(Ordering::Relaxed) && now_ns < LOOK_AGAIN_NS.load(Ordering::Relaxed) {
+        let due_ns = DUE_NS.load(Ordering::Relaxed).saturating_sub(now_ns);
+        return [left_ns, Some(due_ns)].into_iter().flatten().min();
     }
     // After what time the next look is due.
     let (mut next_ns, mut owes) = (None, false);
@@ -84,10 +86,12 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
         None => owing::found_nothing(&OWING, look),
         // A wait may come every few microseconds, and a program may have thousands of connections.
         Some(next_ns) if !owes => {
-            CHECK_AT_NS.store(now_ns + next_ns.min(LOOK_NS), Ordering::Relaxed);
+            DUE_NS.store(now_ns + next_ns, Ordering::Relaxed);
+            LOOK_AGAIN_NS.store(now_ns + next_ns.min(LOOK_NS), Ordering::Relaxed);
             LOOKED_AT.store(look, Ordering::Relaxed);
         }
-        Some(_) => CHECK_AT_NS.store(0, Ordering::Relaxed),
+        // What is owed was counted, so every wait looks again.
+        Some(_) => {}
     }
     [left_ns, next_ns].into_iter().flatten().min()
 }

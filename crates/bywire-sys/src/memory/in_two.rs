@@ -5,7 +5,7 @@ use core::ptr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Mode};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{Mapping, OfferError, READER_SEALS, SIZE_SEALS, check, check_emptiable, last_error, memfd};
@@ -54,7 +54,7 @@ impl Mapping {
             }
             rustix::fs::ftruncate(file, length)?;
         }
-        rustix::fs::fallocate(&head, FallocateFlags::empty(), 0, head_bytes as u64)?;
+        retry_on_intr(|| rustix::fs::fallocate(&head, FallocateFlags::empty(), 0, head_bytes as u64))?;
         let mapping = Self::join([&head, &rest], lengths_bytes, true)?;
         rustix::fs::fcntl_add_seals(&head, READER_SEALS)?;
         Ok((mapping, [head, for_reading(&rest)?]))

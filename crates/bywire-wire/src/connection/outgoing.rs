@@ -239,7 +239,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Low bytes that come after these may be what they have asked for, so those do not wait for them.
+    /// Holds back low bytes that are under way. Those that come after these high ones may be what they have asked for, and are not
+    /// held back.
     fn high_moves(&mut self, now_ns: u64) {
         self.high_at_ns = Some(now_ns);
         let held_back = if self.is_low_under_way() { HIGH_RECENT_BYTES } else { 0 };
