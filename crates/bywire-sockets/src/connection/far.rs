@@ -81,11 +81,15 @@ impl Connection {
         }
     }
 
-    /// Returns whether the kernel, which reports these events, has reset the connection.
+    /// Returns whether the kernel, which reports these events, has reset the connection. One that both ends have finished is closed
+    /// as well, and the engine's word of the other end may still be on its way.
     pub fn is_reset(&self, found: i16) -> bool {
+        let received = || self.shared.received.load(Ordering::Relaxed);
         found & libc::POLLERR != 0
             || self.shared.ended.load(Ordering::Relaxed) & FAILED != 0
-            || found & libc::POLLHUP != 0 && kernel::is_closed(self.fd)
+            || found & libc::POLLHUP != 0
+                && kernel::is_closed(self.fd)
+                && !kernel::has_finished_behind(self.fd, received())
     }
 
     /// Returns whether the engine has given up the connection.

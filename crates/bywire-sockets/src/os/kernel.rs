@@ -160,6 +160,18 @@ pub fn written(fd: i32) -> Option<u64> {
     None
 }
 
+/// Returns whether the other end of a TCP connection has finished, and nothing but that end follows the `taken` bytes that were
+/// received. After a reset the kernel counts no end.
+pub fn has_finished_behind(fd: i32, taken: u64) -> bool {
+    let mut information = [0u8; 256];
+    let length = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
+    let received = information
+        .get(RECEIVED..RECEIVED + 8)
+        .filter(|_| length.is_some_and(|length| length >= RECEIVED + 8));
+    let received = received.and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    received.is_some_and(|received| received == taken.wrapping_add(1))
+}
+
 /// Returns whether a TCP socket is connecting.
 pub fn is_connecting(fd: i32) -> bool {
     let mut state = [0u8; 1];

@@ -270,7 +270,7 @@ const IDLE_ROUNDS: usize = 25;
 /// An answer that nothing but another event would bring takes longer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Sends a byte over one connection after the other, while another one is never idle. Then each ends.
+/// Sends a byte over one connection after the other, while another one is never idle. Then each ends, from either side.
 fn seldom_talking_client() {
     let address = (told("BYWIRE_TEST_ADDRESS"), PORT);
     let mut streams: Vec<_> = (0..=IDLE_CONNECTIONS)
@@ -299,9 +299,14 @@ fn seldom_talking_client() {
         }
     }
     std::thread::sleep(Duration::from_millis(20));
-    for mut stream in streams {
-        // The server ends it.
-        stream.write_all(&[u8::MAX]).expect("sent");
+    for (at, mut stream) in streams.into_iter().enumerate() {
+        if at % 2 == 0 {
+            // The server ends it.
+            stream.write_all(&[u8::MAX]).expect("sent");
+        } else {
+            // The server answers the end by its own, so the kernel closes the connection before the engine tells of that.
+            stream.shutdown(Shutdown::Write).expect("shut down");
+        }
         assert_eq!(stream.read(&mut [0]).expect("an end in time"), 0);
     }
     say("right");

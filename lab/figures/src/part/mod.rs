@@ -114,12 +114,12 @@ mod tests {
             (
                 "iperf3 vde",
                 |figures| page(&ethernet::PART, figures),
-                &["| vde | 1500 | not run: not there | not run: interrupted |"],
+                &["| vde | 1500 | not run: not there | not run: not taken |"],
             ),
             (
                 "tcp nebula",
                 |figures| page(&ethernet_between::PART, figures),
-                &["| nebula | 1300 | yes | not run: not there | not run: interrupted |"],
+                &["| nebula | 1300 | yes | not run: not there | not run: not taken |"],
             ),
             ("mpi", rivals::page, &["not measured", "not there"]),
             ("latency 8 mpich --link veth", mpi_sizes::page, &["| 4MiB | not measured |", "not there"]),
