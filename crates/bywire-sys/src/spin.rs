@@ -12,7 +12,7 @@ use crate::clock;
 const ABSTAIN: u32 = 64;
 /// Fruitless spins in a row after which the loop does not spin. A quick wake-up resets the count.
 const FRUITLESS_MAX: u32 = 4;
-/// Of the last waits, as many as [`Spin::history`] has bits, so many may have been fruitless while it spins for the longer time.
+/// The most fruitless waits among the last ones, as many as [`Spin::history`] has bits, while it spins for the longer time.
 const FRUITLESS_OF_LAST: u32 = 4;
 
 /// The spin budget of one loop.

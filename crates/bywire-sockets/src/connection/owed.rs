@@ -90,7 +90,7 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
             LOOK_AGAIN_NS.store(now_ns + next_ns.min(LOOK_NS), Ordering::Relaxed);
             LOOKED_AT.store(look, Ordering::Relaxed);
         }
-        // What is owed was counted, so every wait looks again.
+        // Owed bytes were counted, so every wait looks again.
         Some(_) => {}
     }
     [left_ns, next_ns].into_iter().flatten().min()
