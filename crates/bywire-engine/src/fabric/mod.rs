@@ -209,7 +209,7 @@ impl Fabric {
 
     /// Prepares to sleep on its descriptor. `false`: there is something to do.
     pub fn arm(&mut self) -> bool {
-        self.look_at_all();
+        self.scan_all();
         !self.active().any(Entry::has_news) && self.port.arm()
     }
 

@@ -17,7 +17,7 @@ const QUIET_TURNS: usize = 64;
 
 impl Fabric {
     pub(super) fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {
-        let mut has_moved = self.look_at_quiet();
+        let mut has_moved = self.scan_quiet();
         let (mut over, mut prepared) = (Vec::new(), Vec::new());
         let mut active = std::mem::take(&mut self.active);
         active.retain(|name| {
@@ -79,8 +79,8 @@ impl Fabric {
         has_moved
     }
 
-    /// Looks at all quiet connections: a program has rung, or the engine is about to sleep. Those with news are active from here on.
-    pub fn look_at_all(&mut self) {
+    /// Scans all quiet connections: a program has rung, or the engine is about to sleep. Those with news are active from here on.
+    pub fn scan_all(&mut self) {
         let has_news = |name: &&u64| {
             self.connections.get(*name).is_some_and(|entry| !entry.is_active && entry.has_news())
         };
@@ -88,8 +88,8 @@ impl Fabric {
         names.into_iter().for_each(|name| self.activate(name));
     }
 
-    /// Looks at the next few quiet connections. Returns whether one has news. It is active from here on.
-    fn look_at_quiet(&mut self) -> bool {
+    /// Scans the next few quiet connections. Returns whether one has news. It is active from here on.
+    fn scan_quiet(&mut self) -> bool {
         let mut has_news = false;
         let count = QUIET_AT_ONCE.max(self.quiet.len() / QUIET_TURNS).min(self.quiet.len());
         for _ in 0..count {

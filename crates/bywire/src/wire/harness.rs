@@ -213,7 +213,7 @@ impl End {
         self.connection.send_now(priority, bytes)
     }
 
-    /// The same in two parts, the first of which is a head.
+    /// Sends a short message in two parts, the first of which is a head.
     ///
     /// # Errors
     /// [`SendError`].

@@ -73,7 +73,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same in two parts.
+    /// Sends a short message in two parts, as [`Self::send_now`] sends one in one part.
     pub fn send_headed_now(&mut self, priority: Priority, parts: [&[u8]; 2]) -> Result<(), SendError> {
         let length = parts[0].len() + parts[1].len();
         let is_urgent = self.admit_short(priority, length)?;
@@ -200,7 +200,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same for a payload in two parts.
+    /// Adds a record whose payload is in two parts.
     fn add_parts(&mut self, lane: Lane, head: Head, [first, second]: [&[u8]; 2]) -> Result<(), Exhausted> {
         if self.outbound[lane as usize].gathered.len() + first.len() + second.len() > CHUNK_BYTES {
             self.hand_over(lane)?;
