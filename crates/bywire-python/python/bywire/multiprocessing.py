@@ -93,7 +93,7 @@ class Connection:
         self._port = Port()
         self._token = os.urandom(16)
         try:
-            self._plain.send_bytes(_ADDRESS + self._token + _machine() + b"/" + self._port.name.encode())
+            self._send_frame(_ADDRESS + self._token + _machine() + b"/" + self._port.name.encode())
         except OSError:
             pass  # The other end has left. What it sent before is still to be read.
 
@@ -135,14 +135,24 @@ class Connection:
 
     def _switch_sending(self):
         if self._may_switch and self._out is None:
-            self._plain.send_bytes(_SWITCH)
+            self._send_frame(_SWITCH)
             self._out = self._candidate
+
+    def _send_frame(self, frame):
+        try:
+            self._plain.send_bytes(frame)
+        except ConnectionResetError as error:
+            raise BrokenPipeError(str(error)) from None
 
     def _read_frame(self):
         """Takes a frame off the socket, if there is one. Returns whether there was."""
         if self._in is not None or not self._plain.poll(0):
             return False
-        frame = self._plain.recv_bytes()
+        try:
+            frame = self._plain.recv_bytes()
+        except ConnectionResetError:
+            # The other end has closed with frames unread, which may have been none of the program's.
+            raise EOFError from None
         kind = frame[:1]
         if kind == _DATA:
             self._ahead.append([frame[1:]])
@@ -176,10 +186,10 @@ class Connection:
 
     def _send_over_socket(self, parts):
         if len(parts) == 1:
-            self._plain.send_bytes(_DATA + b"\0" + bytes(parts[0]))
+            self._send_frame(_DATA + b"\0" + bytes(parts[0]))
         else:
             lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *(len(part) for part in parts))
-            self._plain.send_bytes(b"".join((_DATA, b"\1", lengths, *parts)))
+            self._send_frame(b"".join((_DATA, b"\1", lengths, *parts)))
 
     def _send_parts(self, parts):
         """Sends one message in parts, of which the first is not empty."""

@@ -117,6 +117,21 @@ class Connections(unittest.TestCase):
             with self.assertRaises(OSError):
                 connection.send_bytes(b"")
 
+    def test_an_end_that_closes_with_frames_unread_ends_the_connection_in_order(self):
+        for _ in range(50):
+            first, second = ours.Pipe()
+            second.send_bytes(b"unread")
+            first.close()
+            with self.assertRaises(EOFError):
+                second.recv_bytes()
+            with self.assertRaises(BrokenPipeError):
+                second.send_bytes(b"")
+            first, second = ours.Pipe()
+            second.send_bytes(b"unread")
+            first.close()
+            with self.assertRaises(BrokenPipeError):
+                second.send_bytes(b"")
+
     def test_both_ends_work_in_one_process(self):
         first, second = ours.Pipe()
         for round in range(200):
