@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bywire_pairing::protocol::PAGE_BYTES;
 use bywire_ring::distance;
+use bywire_ring::hints;
 use bywire_ring::lane::Corrupt;
 use bywire_ring::program_doorbell as doorbell_rule;
 use bywire_ring::stream::{
@@ -16,6 +17,7 @@ use bywire_ring::stream::{
 use bywire_sys::Errno;
 use bywire_sys::deferred;
 use bywire_sys::interrupt::Interrupter;
+use bywire_sys::life::Life;
 use bywire_sys::memory::{Mapping, OfferError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -37,6 +39,8 @@ pub struct Program {
     page: Mapping,
     /// The value of the page's word for which it was rung last.
     rung: Cell<u64>,
+    /// The engine's page, which the program looks at.
+    own: Weak<Life>,
     interrupter: Rc<Interrupter>,
 }
 
@@ -45,9 +49,14 @@ impl Program {
     ///
     /// # Errors
     /// [`OfferError`] if the page is none.
-    pub fn new(doorbell: OwnedFd, page: &OwnedFd, interrupter: Rc<Interrupter>) -> Result<Self, OfferError> {
+    pub fn new(
+        doorbell: OwnedFd,
+        page: &OwnedFd,
+        own: Weak<Life>,
+        interrupter: Rc<Interrupter>,
+    ) -> Result<Self, OfferError> {
         let page = Mapping::accept_with_holes(page, PAGE_BYTES)?;
-        Ok(Self { doorbell, page, rung: Cell::new(0), interrupter })
+        Ok(Self { doorbell, page, rung: Cell::new(0), own, interrupter })
     }
 
     /// Wakes the program for this news, which was published in `own`. `woken` is the round of the last wake.
@@ -56,6 +65,11 @@ impl Program {
         if wake.futex {
             *woken = wake.round;
             own.wake_sleepers();
+        }
+        if let Some(number) = wake.hint
+            && let Some(page) = self.own.upgrade()
+        {
+            hints::count(&Mapped::new(page.memory()), number);
         }
         if wake.doorbell {
             self.ring();

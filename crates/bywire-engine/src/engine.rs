@@ -452,11 +452,14 @@ impl Engine {
             Told::Paired { name, program, doorbell, page, segment } => {
                 let program = match self.programs.get(&program) {
                     Some(known) => Some(Rc::clone(known)),
-                    None => Program::new(doorbell, &page, Rc::clone(&self.interrupter)).ok().map(|new| {
-                        let new = Rc::new(new);
-                        self.programs.insert(program, Rc::clone(&new));
-                        new
-                    }),
+                    None => {
+                        let (own, interrupter) = (self.pairing.own_page(), Rc::clone(&self.interrupter));
+                        Program::new(doorbell, &page, own, interrupter).ok().map(|new| {
+                            let new = Rc::new(new);
+                            self.programs.insert(program, Rc::clone(&new));
+                            new
+                        })
+                    }
                 };
                 if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has(name)) {
                     return fabric.paired(name, program, &segment, &mut self.pairing);

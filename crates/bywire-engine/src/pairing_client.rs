@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::{Rc, Weak};
 
 use bywire_pairing::protocol::{
     DOORBELL_MARK, Kind, PACKET_BYTES, PAGE_BYTES, Packet, VERSION, Verdict, address_words,
@@ -43,7 +44,7 @@ pub enum Told {
 pub struct PairingClient {
     socket: Socket,
     doorbell: Eventfd,
-    life: Life,
+    life: Rc<Life>,
     /// Packets for which the service had no room, with the segment that they bring.
     waiting: VecDeque<(Packet, Segment)>,
     /// The rest of every segment to which the engine writes nothing.
@@ -75,7 +76,7 @@ impl PairingClient {
         let socket = Socket::connect(path)?;
         let hello = Packet { number: std::process::id(), first: VERSION, ..Packet::new(Kind::Hello, 0) };
         socket.send(&hello.encode(), &[doorbell.as_fd(), page_file.as_fd()])?;
-        let mut client = Self { socket, doorbell, life, waiting: VecDeque::new(), rest };
+        let mut client = Self { socket, doorbell, life: Rc::new(life), waiting: VecDeque::new(), rest };
         let first = nodes.len() as u64;
         client.say(Packet { code: links, first, ..Packet::new(Kind::Serve, 0) }, Segment::None);
         nodes.iter().for_each(|address| client.note_node(*address, true));
@@ -97,6 +98,11 @@ impl PairingClient {
     /// The doorbell that programs ring while the page says that the engine sleeps.
     pub fn doorbell(&self) -> &Eventfd {
         &self.doorbell
+    }
+
+    /// The page that programs look at, for as long as the engine lives.
+    pub fn own_page(&self) -> Weak<Life> {
+        Rc::downgrade(&self.life)
     }
 
     /// The page that programs look at.

@@ -14,6 +14,7 @@ pub mod distance;
 pub mod doorbell;
 pub mod geometry;
 pub mod header;
+pub mod hints;
 pub mod hold;
 pub mod lane;
 pub mod list;

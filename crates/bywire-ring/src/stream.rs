@@ -14,6 +14,7 @@
 
 use core::sync::atomic::Ordering;
 
+use crate::hints;
 use crate::lane::Corrupt;
 use segment_layout::EVENT;
 
@@ -49,12 +50,14 @@ const FLAGS: usize = 320;
 const ORDERED: usize = 328;
 /// In the line of [`FLAGS`], which changes as rarely.
 const FAILURE: usize = 336;
+/// The number under which the writer counts its news while [`QUIET`] is set: see [`hints`].
+const HINT: usize = 344;
 
 /// The number of publications of which the times are kept.
 pub const MARKS_COUNT: usize = 3;
 
 /// Every word of a header that the two ends use, for models.
-pub const WORDS: [usize; 19] = [
+pub const WORDS: [usize; 20] = [
     MAGIC_OFFSET,
     TAIL,
     SHIFT,
@@ -74,10 +77,11 @@ pub const WORDS: [usize; 19] = [
     RELIEVED,
     ORDERED,
     FAILURE,
+    HINT,
 ];
 
 /// Version of this layout, in the first word.
-const MAGIC: u64 = 0x4279_7769_7265_0004;
+const MAGIC: u64 = 0x4279_7769_7265_0005;
 
 /// In [`READERS`]: this end's mappings are made, and its peer may change over.
 const PREPARED: u64 = 1 << 63;
@@ -87,8 +91,10 @@ const FOR_BYTES: u64 = 1;
 const FOR_ROOM: u64 = 1 << 16;
 /// In [`ASLEEP`]: room is wanted by a thread that does not sleep on the event word, but may sleep by the doorbell.
 const WANTS_ROOM: u64 = 1 << 32;
+/// In [`ASLEEP`]: nobody looks at the connection. The writer counts its news for it.
+const QUIET: u64 = 1 << 33;
 /// In [`ASLEEP`]: counts every sleep that ever began, so that no thread is woken twice for one sleep.
-const ROUND: u64 = 1 << 33;
+const ROUND: u64 = 1 << 34;
 
 /// This end has shut down its sending. A TCP end goes on receiving.
 pub const HALF: u64 = 1;
@@ -135,6 +141,8 @@ pub struct Wake {
     pub doorbell: bool,
     /// The round to pass to the next wake once this one has been carried out.
     pub round: u32,
+    /// The number for which the news are to be counted, as nobody looks at the connection.
+    pub hint: Option<usize>,
 }
 
 /// What was published.
@@ -619,7 +627,34 @@ impl Stream {
         if futex {
             own.add(EVENT, 1, Ordering::Release);
         }
-        Wake { futex, doorbell, round }
+        let hint = (asleep & QUIET != 0)
+            // Relaxed: the number is stored before the bit. Any other one is a hint in vain.
+            .then(|| remote.load(HINT, Ordering::Relaxed) as usize % hints::NUMBERS);
+        Wake { futex, doorbell, round, hint }
+    }
+
+    /// Nobody looks at the connection from here on: news of the peer are counted for this number ([`hints`]). The caller looks once
+    /// more. One thread at a time calls this and [`Self::end_quiet`].
+    pub fn begin_quiet<S: Segment>(&self, own: &S, number: usize) {
+        own.store(HINT, number as u64, Ordering::Relaxed);
+        if !self.is_quiet(own) {
+            // Release: the number is stored before.
+            own.add(ASLEEP, QUIET, Ordering::Release);
+        }
+        // Pairs with the fence in `wake`.
+        own.fence();
+    }
+
+    /// The connection is looked at again. The caller does so next.
+    pub fn end_quiet<S: Segment>(&self, own: &S) {
+        if self.is_quiet(own) {
+            own.add(ASLEEP, QUIET.wrapping_neg(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether nobody looks at the connection at this end.
+    pub fn is_quiet<S: Segment>(&self, own: &S) -> bool {
+        own.load(ASLEEP, Ordering::Relaxed) & QUIET != 0
     }
 
     /// Asks for a ring of the doorbell when there is room, until [`Self::has_room`]. The caller looks for room once more.

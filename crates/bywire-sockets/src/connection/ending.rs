@@ -32,6 +32,7 @@ impl Connection {
             }
             STREAM.raise(&self.own, flags);
         });
+        self.count_own_news();
     }
 
     /// Before an orderly end: unread bytes make TCP's end a reset, wherever they are.

@@ -19,6 +19,7 @@ impl Connection {
         if has_ended && !self.is_broken() && ENDS.contains(&number) {
             self.shared.kept_error.store(number as u32, Ordering::Relaxed);
             self.shared.ended.fetch_or(FAILED, Ordering::Relaxed);
+            self.count_own_news();
         }
         has_ended
     }

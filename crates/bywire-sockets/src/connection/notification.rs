@@ -6,7 +6,7 @@ use bywire_ring::stream::News;
 
 use crate::connection::sockets::{Connection, STREAM};
 use crate::os::{errno, own_call, real};
-use crate::wakeup::doorbell;
+use crate::wakeup::{hints, peers};
 
 impl Connection {
     /// Wakes threads that sleep at the other end for this event.
@@ -18,15 +18,29 @@ impl Connection {
             self.shared.woken.store(wake.round, Ordering::Relaxed);
             wake_futex(self.own.event_address());
         }
+        if let Some(number) = wake.hint {
+            hints::count(number);
+        }
+        if news == News::Route {
+            self.count_own_news();
+        }
         if wake.doorbell {
             // Acquire: pairs with the release store in `offer::answered`. The peer's page is mapped before.
-            doorbell::ring(self.local.peer.load(Ordering::Acquire));
+            peers::ring(self.local.peer.load(Ordering::Acquire));
         }
     }
 
     /// Wakes threads of this end that sleep on the peer's word: a shutdown concerns them.
     pub fn wake_own(&self) {
+        self.count_own_news();
         wake_futex(self.remote.event_address());
+    }
+
+    /// This end has changed. Its epoll sets look at it, also if it is quiet.
+    pub fn count_own_news(&self) {
+        if STREAM.is_quiet(&self.own) {
+            hints::count_own(self.index);
+        }
     }
 }
 

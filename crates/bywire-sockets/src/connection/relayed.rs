@@ -21,7 +21,7 @@ use crate::connection::{kept_error, owed};
 use crate::memory::arena::{FAILED, FINISHED, HUNG_UP, SHUT_SENDING, TOLD_LOSS};
 use crate::os::{errno, kernel};
 use crate::pairing::seek;
-use crate::wakeup::doorbell;
+use crate::wakeup::{doorbell, peers};
 
 /// Prepares this socket for a fork: the engine learns that the end of this process need not be the end of the connection.
 pub fn note_fork(socket: &Socket) {
@@ -103,7 +103,7 @@ impl Connection {
     /// Returns whether the engine has died, or has ended.
     pub fn has_no_engine(&self) -> bool {
         // Acquire: pairs with the release store in `offer::answered`. The engine's page is mapped before.
-        doorbell::has_gone(self.local.peer.load(Ordering::Acquire))
+        peers::has_gone(self.local.peer.load(Ordering::Acquire))
     }
 
     /// An engine is about to relay: the kernel has everything that this end has sent so far. `false`: it does not count.

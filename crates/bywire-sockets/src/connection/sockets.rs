@@ -18,7 +18,7 @@ use crate::memory::segment;
 use crate::memory::vforked;
 use crate::os::jumps::{self, GiveBack, Noted};
 use crate::os::own_call;
-use crate::wakeup::doorbell;
+use crate::wakeup::peers;
 
 /// The layout of the rings of all connections.
 pub const STREAM: Stream = Stream::new(bywire_ring::stream::RING_BYTES);
@@ -313,7 +313,7 @@ fn unmap_now(local: &LocalSocket) {
         unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };
     }
     // AcqRel: pairs with the release store in `offer::answered`.
-    doorbell::release_peer(local.peer.swap(0, Ordering::AcqRel));
+    peers::release(local.peer.swap(0, Ordering::AcqRel));
 }
 
 /// This process is about to exit: from here on it counts nowhere, whatever is closed until then.

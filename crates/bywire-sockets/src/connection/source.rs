@@ -296,6 +296,7 @@ impl Connection {
                 && !self.is_dissolved()
             {
                 self.shared.ended.fetch_or(kept, Ordering::Relaxed);
+                self.count_own_news();
                 if kept == FAILED && self.is_unix() {
                     // The kernel itself reports that bytes were left unread.
                     self.shared.ended.fetch_or(TOLD_LOSS, Ordering::Relaxed);

@@ -15,8 +15,8 @@ use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::datagram::members as datagrams;
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
 use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
-use crate::epoll::{members, nested, order, parked, sets, sleepers};
-use crate::memory::arena::{EpollItem, EpollSet};
+use crate::epoll::{members, nested, order, parked, quiet, sets, sleepers};
+use crate::memory::arena::{EpollItem, EpollSet, listed};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::user_access::are_readable;
 use crate::os::{errno, own_call, real};
@@ -62,6 +62,9 @@ pub fn control(set_fd: i32, operation: i32, fd: i32, event: *mut epoll_event) ->
     let held = set.lock.hold();
     let place = OpenSet::of(set_fd, name, set);
     let known = place.find(&socket);
+    if let Some((at, item)) = known {
+        quiet::end(set, at, item);
+    }
     let is_outside = wanted & EXCLUSIVE != 0
         || set.is_shared.load(Ordering::Relaxed) != 0 && operation != libc::EPOLL_CTL_DEL;
     // To the program it is not there: only the addition of one that can be carried takes it back.
@@ -301,9 +304,10 @@ impl OpenSet {
 
     /// Adds the registration to the list that every look at the set walks.
     fn list(&self, connection: &Connection, at: u32, item: &EpollItem) {
-        if item.listed.swap(1, Ordering::Relaxed) != 0 {
+        if item.listed.swap(listed::CARRIED, Ordering::Relaxed) != listed::NOT {
             return;
         }
+        quiet::note_found(self.set, item);
         begin(item, connection);
         order::join(self.set, item, connection);
         list::put(&self.set.carried, at, &item.next_of_set);

@@ -121,7 +121,7 @@ pub fn before_passing(fd: i32) {
     let Some((_, set)) = descriptors::set(fd) else { return };
     nested::watch(fd, set);
     let _held = set.lock.hold();
-    if set.carried.load(Ordering::Relaxed) == 0 && set.processes.load(Ordering::Relaxed) == 1 {
+    if !set.has_carried() && set.processes.load(Ordering::Relaxed) == 1 {
         members::remove_all(fd, set);
     }
 }
@@ -137,7 +137,7 @@ pub fn share(is_meant: impl Fn(i32) -> bool) -> bool {
         {
             parked::remove_all(fd, set);
             // Erlang starts a helper program that inherits its sets while they are empty, and closes them.
-            if set.carried.load(Ordering::Relaxed) != 0 || has_registered(name) {
+            if set.has_carried() || has_registered(name) {
                 is_any = true;
                 set.is_shared.store(1, Ordering::Relaxed);
                 // A thread that registers or removes something now is done before this, or sees it.
@@ -177,7 +177,7 @@ pub fn leave_shared() {
         {
             let _held = set.lock.hold();
             // For connections of other family members only, the doorbell is still heard.
-            if set.carried.load(Ordering::Relaxed) == 0 {
+            if !set.has_carried() {
                 members::remove_all(fd, set);
             }
         }

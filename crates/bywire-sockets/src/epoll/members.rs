@@ -52,7 +52,7 @@ pub fn restore_doorbell(set_fd: i32, set: &EpollSet) -> bool {
     let holds_sets = set.holds_sets.load(Ordering::Relaxed) != 0;
     // Relaxed, both: a removal before this thread's look, under the set's lock, is seen. After it, the sleeper's count
     // is.
-    let is_there = set.has_doorbell.load(Ordering::Relaxed) != 0 || set.carried.load(Ordering::Relaxed) == 0;
+    let is_there = set.has_doorbell.load(Ordering::Relaxed) != 0 || !set.has_carried();
     // A look takes no lock where nothing is carried, and connections in sets within this one may have new timers.
     if is_there && !holds_sets {
         return true;

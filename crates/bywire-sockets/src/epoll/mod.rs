@@ -7,6 +7,7 @@ pub mod members;
 pub mod nested;
 pub mod order;
 pub mod parked;
+pub mod quiet;
 pub mod registrations;
 pub mod sets;
 pub mod sleepers;

@@ -20,9 +20,14 @@ use crate::memory::arena::{EpollItem, EpollSet};
 
 /// A registration is about to be listed in its set, whose lock the caller holds.
 pub fn join(set: &EpollSet, item: &EpollItem, connection: &Connection) {
+    let has_quiet = set.quiet_count.load(Ordering::Relaxed) != 0;
+    if has_quiet {
+        STREAM.want_order(&connection.own);
+    }
     if let Some(first) = registrations::item(set.carried.load(Ordering::Relaxed)) {
         STREAM.want_order(&connection.own);
         if is_alone(first)
+            && !has_quiet
             && let Some(connection) = registrations::connection(first)
         {
             STREAM.want_order(&connection.own);

@@ -6,7 +6,8 @@ use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::connection::sockets::{self, Connection, Socket};
-use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, SOCKETS, SharedSocket};
+use crate::epoll::quiet;
+use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, SOCKETS, SharedSocket, listed};
 use crate::memory::descriptors::{self, DescriptorKind};
 
 /// The kernel reports the name of a registration: this value, its generation, its index.
@@ -50,8 +51,12 @@ pub fn connection(item: &EpollItem) -> Option<Connection> {
 
 /// Removes a registration from its set's list and frees it. The caller removes it from the socket's list.
 pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
-    if item.listed.swap(0, Ordering::Relaxed) != 0 {
+    let listed = item.listed.swap(listed::NOT, Ordering::Relaxed);
+    if matches!(listed, listed::CARRIED | listed::CHANGING) {
         list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
+    }
+    if matches!(listed, listed::QUIET | listed::CHANGING) {
+        quiet::take_out(set, at, item);
     }
     item.parked.store(0, Ordering::Relaxed);
     // Release: pairs with the exchange in `claim`.
@@ -61,6 +66,7 @@ pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
 /// Removes all registrations from a set's list, and from the lists of their sockets. The caller holds the set's lock.
 pub fn empty(set: &EpollSet) {
     let Some(family) = arena::shared() else { return };
+    quiet::end_all(set);
     for _ in 0..ITEMS {
         let at = set.carried.load(Ordering::Relaxed);
         let Some(gone) = item(at) else { break };
@@ -69,7 +75,7 @@ pub fn empty(set: &EpollSet) {
         }
         // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `events::has_ready`.
         set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
-        gone.listed.store(0, Ordering::Relaxed);
+        gone.listed.store(listed::NOT, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         gone.set.store(0, Ordering::Release);
     }
@@ -108,7 +114,7 @@ pub fn claim(socket: &Socket) -> Option<(u32, &'static EpollItem)> {
             for field in [&found.heard, &found.asked, &found.next_of_set, &found.next_of_socket] {
                 field.store(0, Ordering::Relaxed);
             }
-            found.listed.store(0, Ordering::Relaxed);
+            found.listed.store(listed::NOT, Ordering::Relaxed);
             found.named.store(0, Ordering::Relaxed);
             found.parked.store(0, Ordering::Relaxed);
             found.raised_fresh.store(1, Ordering::Relaxed);
@@ -142,10 +148,15 @@ pub fn name(at: u32, item: &EpollItem) -> u64 {
 
 /// The registration of this name in a set, if the name is still valid. The caller holds the set's lock.
 pub fn named(data: u64, set: u32) -> Option<&'static EpollItem> {
-    let at = (data % (1 << INDEX_BITS)) as u32;
+    let at = index(data);
     // Acquire: pairs with the exchange in `claim`, for a record that belongs to another set by now. The set's lock
     // orders the registration's fields.
     item(at).filter(|item| item.set.load(Ordering::Acquire) == set && name(at, item) == data)
+}
+
+/// The index of the registration that has this name, or had it.
+pub fn index(data: u64) -> u32 {
+    (data % (1 << INDEX_BITS)) as u32
 }
 
 /// Whether it is, or was, the name of a registration.

@@ -61,6 +61,7 @@ fn begin_set(index: u32, set: &EpollSet) -> u32 {
         &set.is_shared,
         &set.user,
         &set.turn,
+        &set.walks,
     ]
     .into_iter()
     .chain(&set.holders)

@@ -110,6 +110,5 @@ fn leave(number: usize) {
 
 /// Whether rings matter for a wait on this set.
 fn is_of_concern(set: &EpollSet) -> bool {
-    // Acquire: pairs with the release exchange in `list::put`, which lists a connection.
-    set.carried.load(Ordering::Acquire) != 0 || set.holds_sets.load(Ordering::Relaxed) != 0
+    set.has_carried() || set.holds_sets.load(Ordering::Relaxed) != 0
 }

@@ -17,7 +17,7 @@ use crate::epoll::members::{self, Reported};
 use crate::epoll::order::{self, Due, First, REPORTED_MAX};
 use crate::epoll::registrations::{self, item};
 use crate::epoll::sleepers::{self, Sleeping, Unannounced};
-use crate::epoll::{nested, parked, sets};
+use crate::epoll::{nested, parked, quiet, sets};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors;
 use crate::os::{errno, jumps, kernel, own_call};
@@ -39,6 +39,13 @@ struct View {
     is_left: Cell<bool>,
     /// The number of registrations that the last look has examined.
     looked_at: Cell<usize>,
+}
+
+/// What has become of a registration that was to be quiet.
+enum Silenced {
+    Quiet,
+    /// It stays, and is due.
+    Not(Option<Due>),
 }
 
 /// The wait of a call. `real` takes the events, their number, and a timeout.
@@ -300,6 +307,7 @@ impl View {
                         event.u64 = item.data.load(Ordering::Relaxed);
                     }
                     Some(item) => {
+                        quiet::end(self.set, registrations::index(data), item);
                         if item.heard.fetch_or(event.events, Ordering::Relaxed) == 0
                             && let Some(connection) = registrations::connection(item)
                         {
@@ -336,8 +344,7 @@ impl View {
 
     /// Reports carried connections that are ready.
     fn look(&self, events: *mut epoll_event, count: i32) -> i32 {
-        // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
-        if self.set.carried.load(Ordering::Acquire) == 0 {
+        if !self.set.has_carried() {
             return 0;
         }
         let mut reported = [MaybeUninit::<epoll_event>::uninit(); REPORTED_MAX];
@@ -357,10 +364,12 @@ impl View {
         if descriptors::set_named(self.name).is_none() {
             return 0;
         }
+        quiet::follow(self.set);
         // Acquire: pairs with the release exchange in `list::put` and the release store in `rotate`.
         let at = self.set.carried.load(Ordering::Acquire);
+        let has_quiet = self.set.quiet_count.load(Ordering::Relaxed) != 0;
         match item(at) {
-            Some(alone) if order::is_alone(alone) => self.collect_one(at, alone, events),
+            Some(alone) if order::is_alone(alone) && !has_quiet => self.collect_one(at, alone, events),
             _ => self.collect_in_order(at, events),
         }
     }
@@ -402,7 +411,18 @@ impl View {
                 at = next;
                 continue;
             }
-            if let Some(due) = self.due(at, item, false) {
+            let mut due = self.due(at, item, false);
+            if due.is_none() && quiet::is_due(self.set, item, looked_at) {
+                match self.silence(at, item, last) {
+                    Silenced::Quiet => {
+                        at = next;
+                        continue;
+                    }
+                    Silenced::Not(found) => due = found,
+                }
+            }
+            if let Some(due) = due {
+                quiet::note_found(self.set, item);
                 first.put(due);
             }
             (last, at) = (at, next);
@@ -412,6 +432,9 @@ impl View {
         }
         let now = if first.is_empty() { 0 } else { distance::moment() };
         let mut found = 0;
+        if !first.is_empty() {
+            self.set.walks.fetch_add(1, Ordering::Relaxed);
+        }
         for ((due, place), now) in first.in_order().iter().zip(events).zip(now..) {
             let Some(item) = item(due.at) else { continue };
             place.write(self.report(item, due));
@@ -419,6 +442,22 @@ impl View {
             found += 1;
         }
         found
+    }
+
+    /// A registration for which many looks have found nothing is quiet from here on, unless one more finds something.
+    #[cold]
+    fn silence(&self, at: u32, item: &EpollItem, before: u32) -> Silenced {
+        let possible = registrations::connection(item)
+            .filter(|connection| quiet::is_possible(self.set, at, item, connection));
+        let Some(connection) = possible else { return Silenced::Not(None) };
+        quiet::begin_counting(&connection);
+        let found = self.due(at, item, false);
+        if found.is_none() && connection.is_at_rest() {
+            quiet::leave(self.set, at, item, before);
+            return Silenced::Quiet;
+        }
+        quiet::end_counting(&connection);
+        Silenced::Not(found)
     }
 
     /// Notes whether one of the registrations from this one on is ready, as they are not examined now.

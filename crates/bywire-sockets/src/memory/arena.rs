@@ -7,6 +7,8 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use bywire_ring::hints::NUMBERS;
+
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::Notes;
 
@@ -48,7 +50,14 @@ pub struct SharedArena {
     pub next_item: AtomicU32,
     /// Where the search for a free record continues.
     pub next_socket: AtomicU32,
+    /// News of quiet connections that any process of the family has found, by their numbers; see [`crate::wakeup::hints`].
+    pub news: Counts,
+    /// Changes with every one of them.
+    pub news_sum: AtomicU64,
 }
+
+/// A count for each number that [`bywire_ring::hints`] knows.
+pub type Counts = [AtomicU64; NUMBERS];
 
 /// How far a socket has moved from the kernel to shared memory.
 pub mod stage {
@@ -371,10 +380,32 @@ pub struct EpollSet {
     /// Looks that have found something since the kernel was last asked. The count prevents starvation of the kernel's
     /// events.
     pub turn: AtomicU32,
+    /// Walks over the registrations that have found something to report.
+    pub walks: AtomicU32,
+    /// Quiet registrations, or more if a process was killed; see [`crate::epoll::quiet`].
+    pub quiet_count: AtomicU32,
+    /// [`SharedArena::news_sum`] when the counts were compared last.
+    pub seen_sum: AtomicU64,
     /// Held while registrations change.
     pub lock: Lock<{ rank::SET }>,
     /// The process numbers of its holders, as far as there is room. Dead ones are removed. 0: free.
     pub holders: [AtomicU32; SET_HOLDERS],
+    /// The first quiet registration of each number.
+    pub quiet: [AtomicU32; NUMBERS],
+    /// [`SharedArena::news`], as far as they were followed here.
+    pub seen: Counts,
+}
+
+/// Values of `EpollItem::listed`.
+pub mod listed {
+    /// In no list.
+    pub const NOT: u8 = 0;
+    /// In the list that each look walks.
+    pub const CARRIED: u8 = 1;
+    /// Among the quiet ones of its number.
+    pub const QUIET: u8 = 2;
+    /// On the way between these two, and in one of them or in both.
+    pub const CHANGING: u8 = 3;
 }
 
 /// The registration of a socket in an epoll set. It changes under the set's lock. Its first cache line has what each look
@@ -411,16 +442,20 @@ pub struct EpollItem {
     pub fresh: AtomicU8,
     /// The kernel watches the events that it must watch for an idle connection; see `Connection::is_at_rest`.
     pub settled: AtomicU8,
-    /// It is in the set's list of carried sockets.
+    /// Whether it is in the set's list of carried sockets; see [`listed`].
     pub listed: AtomicU8,
     /// The program has removed it, and the kernel still has it; see [`crate::epoll::parked`].
     pub parked: AtomicU8,
-    /// `SharedSocket::ended` as reported.
-    pub seen_ended: AtomicU8,
+    /// [`EpollSet::walks`] when something was last found for it, or when it was listed.
+    pub found_at: AtomicU8,
     /// It was reported level-triggered, and no look has found it without events since.
     pub queued: AtomicU8,
     /// They were not told of what was there when it was armed; see `raised_tail`.
     pub raised_fresh: AtomicU8,
+    /// The next quiet registration of its set and number.
+    pub next_quiet: AtomicU32,
+    /// `SharedSocket::ended` as reported.
+    pub seen_ended: AtomicU8,
     /// The peer's tail as reported.
     pub seen_tail: AtomicU64,
     /// `SharedSocket::full` as reported.
@@ -450,6 +485,10 @@ pub struct PrivateArena {
     pub sets_forked: [AtomicU32; SETS],
     /// The programs at the other ends of connections.
     pub peers: [Peer; PEERS],
+    /// The counts of their pages, as far as they were found.
+    pub counts: [Counts; PEERS],
+    /// Records of peers from this one on were never used.
+    pub peers_end: AtomicU32,
     /// An upper bound of the program's descriptors that are sockets or sets.
     pub highest: AtomicU32,
     /// The library's own descriptors all have lower numbers than this.
@@ -499,6 +538,10 @@ pub struct Peer {
     pub page: AtomicPtr<u64>,
     /// The state of its page when its doorbell was last rung.
     pub rung: AtomicU64,
+    /// Where in the address space the pages of this record are.
+    pub place: AtomicPtr<libc::c_void>,
+    /// The sum of its page's counts when they were last compared.
+    pub sum: AtomicU64,
 }
 
 static FAMILY: AtomicPtr<SharedArena> = AtomicPtr::new(ptr::null_mut());

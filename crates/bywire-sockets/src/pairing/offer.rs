@@ -23,7 +23,7 @@ use crate::memory::segment::{self, Files};
 use crate::memory::{descriptors, vforked};
 use crate::os::{errno, kernel, own_call, pid, real};
 use crate::pairing::seek;
-use crate::wakeup::doorbell;
+use crate::wakeup::{doorbell, peers};
 
 /// A service that does not answer is not asked again for this time.
 const REST_NS: u64 = 1_000_000_000;
@@ -632,7 +632,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 return;
             }
             let remote = segment::accept(&Files { head, rest });
-            let peer = doorbell::add_peer(packet.number, packet.first, doorbell, page);
+            let peer = peers::add(packet.number, packet.first, doorbell, page);
             let is_sound = !remote.is_null()
                 // SAFETY: mapped with this length above.
                 && STREAM.is_ours(&unsafe { Window::new(remote, SEGMENT_BYTES) });
@@ -648,7 +648,7 @@ fn answered(packet: &Packet, descriptors: [i32; DESCRIPTORS_MAX]) {
                 socket.shared.stage.store(stage::PAIRED, Ordering::Release);
                 return;
             }
-            peer.into_iter().for_each(doorbell::release_peer);
+            peer.into_iter().for_each(peers::release);
             if !remote.is_null() {
                 // SAFETY: mapped with this length above, and nobody else knows it.
                 unsafe { libc::munmap(remote.cast(), SEGMENT_BYTES) };

@@ -13,14 +13,13 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use bywire_ring::owner;
 use bywire_ring::program_doorbell as rule;
 use bywire_ring::stream::Window;
 use bywire_ring::unannounced;
 
 use bywire_pairing::protocol::{DOORBELL_MARK, PAGE_BYTES};
 
-use crate::memory::arena::{self, EpollSet, PEERS, Peer};
+use crate::memory::arena::{self, EpollSet, Peer};
 use crate::memory::descriptors;
 use crate::memory::lock::{Lock, rank};
 use crate::memory::robust::{Counted, Reaper};
@@ -62,7 +61,7 @@ const _: () = assert!(TIMERS_MAX <= u64::BITS as usize);
 
 /// Held while timers are added to sets or removed from them: none is added after its withdrawal.
 static HEARING: Lock<{ rank::HEARING }> = Lock::new();
-static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
+pub(super) static ADOPTING: Lock<{ rank::ADOPTING }> = Lock::new();
 
 /// This family's doorbell and page, made on the first call.
 pub fn own() -> Option<(i32, i32)> {
@@ -134,7 +133,7 @@ pub fn hide_high(fd: i32) -> i32 {
 }
 
 /// This family's page, if it has one.
-fn page() -> Option<Window> {
+pub(super) fn page() -> Option<Window> {
     // Acquire: pairs with the release store in `own`. The page is mapped before.
     let base = PAGE.load(Ordering::Acquire);
     // SAFETY: `own` has mapped this many bytes for writing, and nobody unmaps them.
@@ -262,35 +261,6 @@ pub fn take_ring() {
     }
 }
 
-/// Wakes the program at the other end, if it sleeps. What the program will find was published before, followed by a
-/// fence.
-pub fn ring(index: u32) {
-    let Some(peer) = peer(index) else { return };
-    let base = peer.page.load(Ordering::Relaxed);
-    if base.is_null() {
-        return;
-    }
-    // SAFETY: `add_peer` has mapped this many bytes there, for as long as the peer is referred to.
-    let page = unsafe { Window::new(base.cast(), PAGE_BYTES) };
-    // Relaxed, as below: a reader of an older value rings once more without need.
-    let Some(rung) = rule::must_ring(&page, peer.rung.load(Ordering::Relaxed)) else { return };
-    let doorbell = peer.doorbell.load(Ordering::Relaxed);
-    if peer.other_user.load(Ordering::Relaxed) == 0 {
-        ring_eventfd(doorbell);
-    } else {
-        set_timer(doorbell, 1);
-    }
-    peer.rung.store(rung, Ordering::Relaxed);
-}
-
-/// Returns whether the engine at the other end has died, or has ended: its page says so.
-pub fn has_gone(index: u32) -> bool {
-    let Some(peer) = peer(index) else { return true };
-    let base = peer.page.load(Ordering::Relaxed);
-    // SAFETY: `add_peer` has mapped this many bytes there, for as long as the peer is referred to.
-    base.is_null() || owner::has_gone(&unsafe { Window::new(base.cast(), PAGE_BYTES) })
-}
-
 /// Whether somebody sleeps by this family's doorbell, and no more threads than this.
 pub fn has_few_sleepers(most: u64) -> bool {
     page().is_some_and(|page| (1..=most).contains(&rule::sleepers(&page)))
@@ -302,7 +272,7 @@ pub fn ring_own() {
     ring_eventfd(DOORBELL.load(Ordering::Acquire));
 }
 
-fn ring_eventfd(doorbell: i32) {
+pub(super) fn ring_eventfd(doorbell: i32) {
     let Some(_own) = own_call::begin() else { return };
     if is_marked(doorbell) {
         let one = 1u64;
@@ -312,7 +282,7 @@ fn ring_eventfd(doorbell: i32) {
 }
 
 /// Rings a timer. Returns the error number, 0 for none.
-fn set_timer(doorbell: i32, count: u64) -> i32 {
+pub(super) fn set_timer(doorbell: i32, count: u64) -> i32 {
     let Some(_own) = own_call::begin() else { return libc::EBADF };
     crate::os::errno::keep(|| {
         // SAFETY: eight live bytes that are read. Other kinds of files do not have this operation.
@@ -322,7 +292,7 @@ fn set_timer(doorbell: i32, count: u64) -> i32 {
 }
 
 /// Whether this number still means a timer. Only a timer reports that zero is an invalid count.
-fn is_timer(fd: i32) -> bool {
+pub(super) fn is_timer(fd: i32) -> bool {
     fd >= 0 && set_timer(fd, 0) == libc::EINVAL
 }
 
@@ -399,7 +369,7 @@ fn renew_sets() {
 
 /// The service withdraws a child's doorbells from its parent. The child need not hear inherited doorbells once it has
 /// no connection to another user: connections that it makes itself bring their own doorbells.
-fn leave_inherited() {
+pub(super) fn leave_inherited() {
     let inherited = INHERITED.load(Ordering::Relaxed);
     let Some(own) = arena::private().filter(|_| inherited != 0) else { return };
     let is_other_user = |peer: &Peer| {
@@ -455,7 +425,7 @@ pub fn is_marked(fd: i32) -> bool {
     fd >= 0 && crate::os::errno::keep(|| unsafe { real::fcntl(fd, SEE_MARK, 0) }) == DOORBELL_MARK
 }
 
-fn is_eventfd(fd: i32) -> bool {
+pub(super) fn is_eventfd(fd: i32) -> bool {
     let known = (INODE.load(Ordering::Relaxed), DEVICE.load(Ordering::Relaxed));
     fd >= 0 && crate::os::errno::keep(|| inode(fd)) == Some(known)
 }
@@ -642,131 +612,5 @@ pub fn renumber(old: i32, new: i32) {
         for peer in &own.peers {
             let _ = peer.doorbell.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
-    }
-}
-
-fn peer(index: u32) -> Option<&'static Peer> {
-    if index == 0 {
-        return None;
-    }
-    arena::private()?.peers.get(index as usize)
-}
-
-/// Starts to use a program at the other end, and takes ownership of its doorbell and page. `other_user` is as in
-/// [`Peer`].
-pub fn add_peer(number: u32, other_user: u64, doorbell: i32, page: i32) -> Option<u32> {
-    let _held = ADOPTING.hold();
-    let peers = &arena::private()?.peers;
-    let known = |peer: &Peer| {
-        peer.references.load(Ordering::Relaxed) > 0 && peer.number.load(Ordering::Relaxed) == number
-    };
-    let index = peers.iter().skip(1).position(known);
-    if let Some(index) = index {
-        close_both(doorbell, page);
-        peers.get(index + 1)?.references.fetch_add(1, Ordering::Relaxed);
-        return Some(index as u32 + 1);
-    }
-    let index = free_place(peers, other_user).unwrap_or(PEERS);
-    let Some(peer) = peers.get(index) else {
-        close_both(doorbell, page);
-        return None;
-    };
-    let is_sound = match other_user {
-        0 => is_marked(doorbell) && is_eventfd(doorbell),
-        _ => is_timer(doorbell),
-    };
-    let address = if is_sound { segment::accept_sealed(page, PAGE_BYTES) } else { ptr::null_mut() };
-    if address.is_null() {
-        close_both(doorbell, page);
-        return None;
-    }
-    // SAFETY: this process owns it.
-    unsafe { real::close(page) };
-    peer.number.store(number, Ordering::Relaxed);
-    peer.other_user.store(other_user, Ordering::Relaxed);
-    peer.doorbell.store(hide_high(doorbell), Ordering::Relaxed);
-    peer.page.store(address.cast(), Ordering::Relaxed);
-    peer.rung.store(0, Ordering::Relaxed);
-    peer.references.store(1, Ordering::Relaxed);
-    Some(index as u32)
-}
-
-/// A place for one more program. Another user has at most a third of what it leaves free, however many programs it
-/// starts.
-fn free_place(peers: &[Peer], other_user: u64) -> Option<usize> {
-    const PART: usize = 3;
-    let (mut first, mut free, mut taken) = (None, 0, 0);
-    for (index, peer) in peers.iter().enumerate().skip(1) {
-        if peer.references.load(Ordering::Relaxed) == 0 {
-            first = first.or(Some(index));
-            free += 1;
-        } else if peer.other_user.load(Ordering::Relaxed) == other_user {
-            taken += 1;
-        }
-    }
-    first.filter(|_| other_user == 0 || taken < free / PART)
-}
-
-fn close_both(doorbell: i32, page: i32) {
-    // SAFETY: received for this process alone.
-    unsafe {
-        real::close(doorbell);
-        real::close(page);
-    }
-}
-
-/// Ends the use by one connection to that program.
-pub fn release_peer(index: u32) {
-    let Some(peer) = peer(index) else { return };
-    let held = ADOPTING.hold();
-    if peer.references.load(Ordering::Relaxed) == 1 {
-        let doorbell = peer.doorbell.swap(-1, Ordering::Relaxed);
-        let is_ours = match peer.other_user.load(Ordering::Relaxed) {
-            0 => is_marked(doorbell),
-            _ => is_timer(doorbell),
-        };
-        if is_ours && descriptors::kind(doorbell) == descriptors::DescriptorKind::Hidden {
-            discard(doorbell);
-        }
-        let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
-        if !page.is_null() {
-            // SAFETY: mapped by `add_peer` with this length. Nobody refers to it any more.
-            unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
-        }
-    }
-    peer.references.fetch_sub(1, Ordering::Relaxed);
-    drop(held);
-    leave_inherited();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_programs_of_one_other_user_leave_places_to_others() {
-        let peer = || Peer {
-            number: AtomicU32::new(0),
-            references: AtomicU32::new(0),
-            doorbell: AtomicI32::new(-1),
-            other_user: AtomicU64::new(0),
-            page: AtomicPtr::new(ptr::null_mut()),
-            rung: AtomicU64::new(0),
-        };
-        let peers: Vec<Peer> = (0..PEERS).map(|_| peer()).collect();
-        let take_all = |user: u64| {
-            let taken = std::iter::from_fn(|| free_place(&peers, user)).map(|place| {
-                assert!(place > 0, "the first one is never used");
-                peers[place].references.store(1, Ordering::Relaxed);
-                peers[place].other_user.store(user, Ordering::Relaxed);
-            });
-            taken.count()
-        };
-        let taken = [7, 8, 9].map(take_all);
-        assert_eq!(taken, [512, 384, 288]);
-        assert!((10..23).all(|user| take_all(user) > 0), "as many users as a program has connections with");
-        // The own user has no bound.
-        assert!(take_all(0) > 15);
-        assert_eq!(free_place(&peers, 0), None);
     }
 }

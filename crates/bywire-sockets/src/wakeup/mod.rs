@@ -3,4 +3,6 @@
 pub mod allowance;
 pub mod doorbell;
 pub mod flag;
+pub mod hints;
+pub mod peers;
 pub mod spin;

@@ -1,0 +1,50 @@
+//! Hints of news, for programs that have many connections of which few are busy.
+//!
+//! A reader that has looked at a connection in vain for a while stops looking. The connection is *quiet* from then on: the header
+//! of the reader's segment says so, with a number of the reader's choice. After each publication the writer counts its news for
+//! that number, in a page that only the writer's program writes. The reader looks at the sum of each such page, instead of at all
+//! connections.
+//!
+//! ```text
+//! reader: quiet → fence → look               writer: publish → fence → quiet? count → fence → look at the doorbell's word
+//! reader: announce → fence → look at sums
+//! ```
+//!
+//! The first fences ensure that either the reader's last look finds what was published, or the writer finds the connection quiet.
+//! The others are those of [`crate::program_doorbell`]: either the reader finds the count, or the writer finds a sleeper.
+//!
+//! A writer that does not count keeps its own news from the reader, and nobody else's.
+
+use core::sync::atomic::Ordering;
+
+use crate::stream::Segment;
+
+/// The numbers that a reader may choose are lower than this.
+pub const NUMBERS: usize = 256;
+/// The offset of the sum in the writer's page, and of the count for each number.
+const SUM: usize = 1984;
+const COUNTS: usize = 2048;
+/// The end of the last count.
+pub const END: usize = COUNTS + 8 * NUMBERS;
+
+/// Counts news for this number. The caller has published them before. [`crate::program_doorbell::must_ring`] follows.
+pub fn count<S: Segment>(page: &S, number: usize) {
+    // Relaxed: the addition to the sum comes behind it.
+    page.add(COUNTS + 8 * (number % NUMBERS), 1, Ordering::Relaxed);
+    // Release: pairs with the acquire load in `sum`. The count and the news come before.
+    page.add(SUM, 1, Ordering::Release);
+    // Pairs with the fences of `program_doorbell::announce` and `program_doorbell::take`.
+    page.fence();
+}
+
+/// The sum of all counts: while it stays the same, there are no news.
+pub fn sum<S: Segment>(page: &S) -> u64 {
+    // Acquire: pairs with the release addition in `count`.
+    page.load(SUM, Ordering::Acquire)
+}
+
+/// The count for one number, once the sum was read.
+pub fn counted<S: Segment>(page: &S, number: usize) -> u64 {
+    // Relaxed: the sum was read with acquire before.
+    page.load(COUNTS + 8 * (number % NUMBERS), Ordering::Relaxed)
+}

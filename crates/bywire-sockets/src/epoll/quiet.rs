@@ -1,0 +1,182 @@
+//! Quiet registrations: in a set with many, those at which looks find nothing.
+//!
+//! A look walks the list of the set's carried registrations. One for which many walks in a row have found nothing, while they
+//! found something for others, leaves that list. From then on its peer counts its news ([`hints`]), and a look at the set costs
+//! nothing for it. It is listed again when there are news of its number, when the kernel has an event for it, or when the program
+//! changes it. All of this happens under the set's lock.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use bywire_ring::hints::NUMBERS;
+use bywire_ring::list;
+
+use crate::connection::readiness::OUT;
+use crate::connection::sockets::{Connection, STREAM};
+use crate::epoll::events::EDGE;
+use crate::epoll::registrations::{self, item};
+use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, listed};
+use crate::wakeup::{hints, peers};
+
+/// Walks in a row that find nothing for a registration before it is quiet. So many cost more than to list it again.
+const WALKS: u8 = 64;
+/// A walk over fewer registrations costs less than a quiet one's next news.
+const WALKED_MIN: usize = 8;
+
+/// Returns whether so many walks have found nothing for a registration, and a walk examines so many, that it should be quiet.
+#[inline]
+pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
+    let walks = set.walks.load(Ordering::Relaxed) as u8;
+    walked >= WALKED_MIN
+        && walks.wrapping_sub(item.found_at.load(Ordering::Relaxed)) >= WALKS
+        && item.listed.load(Ordering::Relaxed) == listed::CARRIED
+}
+
+/// Something was found for a registration.
+#[inline]
+pub fn note_found(set: &EpollSet, item: &EpollItem) {
+    let walks = set.walks.load(Ordering::Relaxed) as u8;
+    // A store without need would take the line from the cores of other threads that look.
+    if item.found_at.load(Ordering::Relaxed) != walks {
+        item.found_at.store(walks, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether a registration may be quiet, which a look has just found without events.
+pub fn is_possible(set: &EpollSet, at: u32, item: &EpollItem, connection: &Connection) -> bool {
+    let wanted = item.events.load(Ordering::Relaxed);
+    // The kernel tells the sets around this one of nothing that it does not know itself.
+    set.nested.load(Ordering::Relaxed) == 0
+        && (wanted & OUT == 0 || wanted & EDGE != 0)
+        && item.spent.load(Ordering::Relaxed) == 0
+        && item.heard.load(Ordering::Relaxed) == 0
+        && registrations::number(item).is_some()
+        // Its number is the socket's, so only one of its registrations can be quiet.
+        && connection.shared.items.load(Ordering::Relaxed) == at
+        && item.next_of_socket.load(Ordering::Relaxed) == 0
+        && peers::has_page(connection.local.peer.load(Ordering::Acquire))
+        && connection.is_at_rest()
+}
+
+/// Has the peer count its news. The caller looks once more, and then calls [`leave`] or [`end_counting`].
+pub fn begin_counting(connection: &Connection) {
+    STREAM.begin_quiet(&connection.own, hints::number(connection.index));
+}
+
+/// The peer need not count its news any more.
+pub fn end_counting(connection: &Connection) {
+    STREAM.end_quiet(&connection.own);
+}
+
+/// A registration leaves the list that looks walk, in which `before` is the one before it, or 0.
+pub fn leave(set: &EpollSet, at: u32, item: &EpollItem, before: u32) {
+    let Some(first) = first_of(set, item) else { return };
+    // A process that is killed on the way leaves the registration in a list of which `end` takes it out.
+    set.quiet_count.fetch_add(1, Ordering::Relaxed);
+    item.listed.store(listed::CHANGING, Ordering::Relaxed);
+    list::put(first, at, &item.next_quiet);
+    let (next, before) = (item.next_of_set.load(Ordering::Relaxed), registrations::item(before));
+    // Release: pairs with the acquire loads of the list.
+    before.map_or(&set.carried, |before| &before.next_of_set).store(next, Ordering::Release);
+    item.listed.store(listed::QUIET, Ordering::Relaxed);
+}
+
+/// Lists a registration again, if it is quiet.
+pub fn end(set: &EpollSet, at: u32, item: &EpollItem) {
+    match item.listed.load(Ordering::Relaxed) {
+        listed::QUIET => {}
+        listed::CHANGING => list::take_out(&set.carried, at, ITEMS, next_of_set),
+        _ => return,
+    }
+    item.listed.store(listed::CHANGING, Ordering::Relaxed);
+    item.settled.store(0, Ordering::Relaxed);
+    item.found_at.store(set.walks.load(Ordering::Relaxed) as u8, Ordering::Relaxed);
+    list::put(&set.carried, at, &item.next_of_set);
+    take_out(set, at, item);
+    item.listed.store(listed::CARRIED, Ordering::Relaxed);
+    if let Some(connection) = registrations::connection(item) {
+        end_counting(&connection);
+    }
+}
+
+/// Takes a quiet registration out of the list of its number.
+pub fn take_out(set: &EpollSet, at: u32, item: &EpollItem) {
+    if let Some(first) = first_of(set, item) {
+        list::take_out(first, at, ITEMS, |at| registrations::item(at).map(|item| &item.next_quiet));
+        set.quiet_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Lists all quiet registrations of a set again.
+pub fn end_all(set: &EpollSet) {
+    if set.quiet_count.load(Ordering::Relaxed) != 0 {
+        (0..NUMBERS).for_each(|number| end_those_of(set, number, |_| true));
+        set.quiet_count.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Lists the quiet registrations again of which there are news.
+#[inline]
+pub fn follow(set: &EpollSet) {
+    if set.quiet_count.load(Ordering::Relaxed) != 0
+        && let Some(family) = arena::shared()
+    {
+        hints::find(family);
+        // Acquire: pairs with the release addition in `hints::note`.
+        let sum = family.news_sum.load(Ordering::Acquire);
+        if set.seen_sum.load(Ordering::Relaxed) != sum {
+            follow_counts(set, &family.news);
+            set.seen_sum.store(sum, Ordering::Relaxed);
+        }
+    }
+}
+
+fn follow_counts(set: &EpollSet, news: &arena::Counts) {
+    for (number, (count, seen)) in news.iter().zip(&set.seen).enumerate() {
+        let count = count.load(Ordering::Relaxed);
+        if seen.load(Ordering::Relaxed) != count {
+            seen.store(count, Ordering::Relaxed);
+            end_those_of(set, number, has_news);
+        }
+    }
+}
+
+/// Returns whether there may be news of a quiet registration. Others have the same number.
+fn has_news(item: &EpollItem) -> bool {
+    let Some(connection) = registrations::connection(item) else { return false };
+    let is_edge = item.events.load(Ordering::Relaxed) & EDGE != 0;
+    !connection.is_at_rest()
+        // Others may have taken the bytes already, and this end may have filled its ring.
+        || is_edge
+            && (item.seen_tail.load(Ordering::Relaxed) != STREAM.tail(&connection.remote)
+                || item.seen_full.load(Ordering::Relaxed) != connection.shared.full.load(Ordering::Relaxed))
+}
+
+fn end_those_of(set: &EpollSet, number: usize, is_meant: impl Fn(&EpollItem) -> bool) {
+    let Some(first) = set.quiet.get(number) else { return };
+    let mut at = list::step(first);
+    for _ in 0..ITEMS {
+        let Some(found) = item(at) else { return };
+        let next = list::step(&found.next_quiet);
+        if found.listed.load(Ordering::Relaxed) != listed::QUIET || is_meant(found) {
+            end(set, at, found);
+        }
+        at = next;
+    }
+}
+
+fn next_of_set(at: u32) -> Option<&'static AtomicU32> {
+    item(at).map(|item| &item.next_of_set)
+}
+
+fn first_of<'a>(set: &'a EpollSet, item: &EpollItem) -> Option<&'a AtomicU32> {
+    set.quiet.get(hints::number(item.socket.load(Ordering::Relaxed)))
+}
+
+impl EpollSet {
+    /// Returns whether it has a registration of a carried connection.
+    #[inline]
+    pub fn has_carried(&self) -> bool {
+        // Acquire: pairs with the release exchange in `list::put`, and the release stores of the list's head.
+        self.carried.load(Ordering::Acquire) != 0 || self.quiet_count.load(Ordering::Relaxed) != 0
+    }
+}

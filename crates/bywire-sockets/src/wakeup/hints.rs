@@ -1,0 +1,70 @@
+//! News of quiet connections: found in the pages of the programs at the other ends, and counted for all sets of the family.
+//!
+//! The rules are those of [`bywire_ring::hints`]. Each process compares the pages that it has mapped with what it has found there
+//! before, and adds what is new to the family's own counts, which no peer can change. A set that has quiet registrations follows
+//! those counts.
+
+use core::sync::atomic::Ordering;
+
+use bywire_ring::hints as rule;
+use bywire_ring::stream::Window;
+
+use crate::memory::arena::{self, Counts, Peer, SharedArena};
+use crate::wakeup::{doorbell, peers};
+
+/// The number for which news of the socket with this index are counted.
+pub fn number(socket: u32) -> usize {
+    socket as usize % rule::NUMBERS
+}
+
+/// A program has got this record: its counts are known from here on.
+pub fn begin(peer: &Peer, counts: &Counts, page: &Window) {
+    peer.sum.store(rule::sum(page), Ordering::Relaxed);
+    for (number, known) in counts.iter().enumerate() {
+        known.store(rule::counted(page, number), Ordering::Relaxed);
+    }
+}
+
+/// Counts news of this program for a connection at which the other end does not look.
+#[cold]
+pub fn count(number: usize) {
+    if let Some(page) = doorbell::page() {
+        rule::count(&page, number);
+    }
+}
+
+/// Counts news of a connection that this end has made itself, for its sets.
+#[cold]
+pub fn count_own(socket: u32) {
+    if let Some(family) = arena::shared() {
+        note(family, number(socket));
+    }
+}
+
+/// Adds the news of all peers to the family's counts.
+pub fn find(family: &SharedArena) {
+    peers::each_page(|peer, counts, page| {
+        let sum = rule::sum(page);
+        // Acquire: pairs with the release store below. What that thread has found is counted.
+        if peer.sum.load(Ordering::Acquire) == sum {
+            return;
+        }
+        for (number, known) in counts.iter().enumerate() {
+            let counted = rule::counted(page, number);
+            // Acquire: as above.
+            if known.load(Ordering::Acquire) != counted {
+                note(family, number);
+                // Release: pairs with the acquire load of another thread, which finds the family's count changed.
+                known.store(counted, Ordering::Release);
+            }
+        }
+        // Release: pairs with the acquire load above.
+        peer.sum.store(sum, Ordering::Release);
+    });
+}
+
+fn note(family: &SharedArena, number: usize) {
+    family.news.iter().skip(number).take(1).for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    // Release: pairs with the acquire load in `quiet::follow`. The count comes before.
+    family.news_sum.fetch_add(1, Ordering::Release);
+}
