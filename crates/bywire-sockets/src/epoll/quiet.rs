@@ -22,6 +22,10 @@ const WALKS: u8 = 64;
 /// A walk over fewer registrations costs less than a quiet one's next news.
 const WALKED_MIN: usize = 8;
 
+/// Counts them, for tests and debuggers: that nobody looks at a registration changes nothing that a program sees.
+#[unsafe(export_name = "bywire_quiet_registrations")]
+static EVER: AtomicU32 = AtomicU32::new(0);
+
 /// Returns whether so many walks have found nothing for a registration, and a walk examines so many, that it should be quiet.
 #[inline]
 pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
@@ -71,6 +75,7 @@ pub fn end_counting(connection: &Connection) {
 pub fn leave(set: &EpollSet, at: u32, item: &EpollItem, before: u32) {
     let Some(first) = first_of(set, item) else { return };
     // A process that is killed on the way leaves the registration in a list of which `end` takes it out.
+    EVER.fetch_add(1, Ordering::Relaxed);
     set.quiet_count.fetch_add(1, Ordering::Relaxed);
     item.listed.store(listed::CHANGING, Ordering::Relaxed);
     list::put(first, at, &item.next_quiet);

@@ -21,6 +21,7 @@ mod outlived;
 mod owing;
 mod parked;
 mod programs;
+mod quiet;
 mod random;
 mod random_programs;
 mod relayed;
