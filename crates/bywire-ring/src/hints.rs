@@ -29,9 +29,9 @@ pub const END: usize = COUNTS + 8 * NUMBERS;
 
 /// Counts news for this number. The caller has published them before. [`crate::program_doorbell::must_ring`] follows.
 pub fn count<S: Segment>(page: &S, number: usize) {
-    // Relaxed: the addition to the sum comes behind it.
-    page.add(COUNTS + 8 * (number % NUMBERS), 1, Ordering::Relaxed);
-    // Release: pairs with the acquire load in `sum`. The count and the news come before.
+    // Release: pairs with the acquire load in `counted`. The news come before.
+    page.add(COUNTS + 8 * (number % NUMBERS), 1, Ordering::Release);
+    // Release: pairs with the acquire load in `sum`. The count comes before.
     page.add(SUM, 1, Ordering::Release);
     // Pairs with the fences of `program_doorbell::announce` and `program_doorbell::take`.
     page.fence();
@@ -43,8 +43,13 @@ pub fn sum<S: Segment>(page: &S) -> u64 {
     page.load(SUM, Ordering::Acquire)
 }
 
-/// The count for one number, once the sum was read.
+/// The count for one number, which may have news that the sum does not have yet.
 pub fn counted<S: Segment>(page: &S, number: usize) -> u64 {
-    // Relaxed: the sum was read with acquire before.
-    page.load(COUNTS + 8 * (number % NUMBERS), Ordering::Relaxed)
+    // Acquire: pairs with the release addition in `count`. What is found changed is looked at next.
+    page.load(COUNTS + 8 * (number % NUMBERS), Ordering::Acquire)
+}
+
+/// The words of a page that news of one number change, for models.
+pub fn words(number: usize) -> [usize; 2] {
+    [SUM, COUNTS + 8 * (number % NUMBERS)]
 }

@@ -627,9 +627,11 @@ impl Stream {
         if futex {
             own.add(EVENT, 1, Ordering::Release);
         }
-        let hint = (asleep & QUIET != 0)
-            // Relaxed: the number is stored before the bit. Any other one is a hint in vain.
-            .then(|| remote.load(HINT, Ordering::Relaxed) as usize % hints::NUMBERS);
+        let hint = (asleep & QUIET != 0).then(|| {
+            // Pairs with the release addition in `begin_quiet`: the number was stored before.
+            own.fence();
+            remote.load(HINT, Ordering::Relaxed) as usize % hints::NUMBERS
+        });
         Wake { futex, doorbell, round, hint }
     }
 

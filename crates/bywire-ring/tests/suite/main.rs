@@ -6,6 +6,7 @@ mod leaving;
 mod loom;
 mod model;
 mod oracle;
+mod quiet;
 mod shared;
 mod sleeping;
 mod waking;

@@ -137,7 +137,8 @@ pub fn follow(set: &EpollSet) {
 
 fn follow_counts(set: &EpollSet, news: &arena::Counts) {
     for (number, (count, seen)) in news.iter().zip(&set.seen).enumerate() {
-        let count = count.load(Ordering::Relaxed);
+        // Acquire: pairs with the release addition in `hints::note`. The look at the connections comes next.
+        let count = count.load(Ordering::Acquire);
         if seen.load(Ordering::Relaxed) != count {
             seen.store(count, Ordering::Relaxed);
             end_those_of(set, number, has_news);

@@ -64,7 +64,10 @@ pub fn find(family: &SharedArena) {
 }
 
 fn note(family: &SharedArena, number: usize) {
-    family.news.iter().skip(number).take(1).for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    if let Some(count) = family.news.get(number) {
+        // Release: pairs with the acquire load in `quiet::follow`. The news come before.
+        count.fetch_add(1, Ordering::Release);
+    }
     // Release: pairs with the acquire load in `quiet::follow`. The count comes before.
     family.news_sum.fetch_add(1, Ordering::Release);
 }
