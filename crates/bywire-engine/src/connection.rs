@@ -1,6 +1,6 @@
 //! One connection that the engine serves: the program's memory, the memory that stands for the other end, and the socket.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub struct Program {
     rung: Cell<u64>,
     /// The engine's page, which the program looks at.
     own: Weak<Life>,
+    /// The sum of the program's counts of news, and each of them, as far as they were followed.
+    followed: RefCell<(u64, Box<[u64; hints::NUMBERS]>)>,
     interrupter: Rc<Interrupter>,
 }
 
@@ -56,7 +58,28 @@ impl Program {
         interrupter: Rc<Interrupter>,
     ) -> Result<Self, OfferError> {
         let page = Mapping::accept_with_holes(page, PAGE_BYTES)?;
-        Ok(Self { doorbell, page, rung: Cell::new(0), own, interrupter })
+        let words = Mapped::new(&page);
+        let sum = hints::sum(&words);
+        let counts = Box::new(core::array::from_fn(|number| hints::counted(&words, number)));
+        let followed = RefCell::new((sum, counts));
+        Ok(Self { doorbell, page, rung: Cell::new(0), own, followed, interrupter })
+    }
+
+    /// Notes the numbers for which the program has counted news of quiet connections.
+    pub fn note_hints(&self, numbers: &mut Vec<usize>) {
+        let page = Mapped::new(&self.page);
+        let (known_sum, counts) = &mut *self.followed.borrow_mut();
+        let sum = hints::sum(&page);
+        if sum == *known_sum {
+            return;
+        }
+        for (number, known) in counts.iter_mut().enumerate() {
+            let counted = hints::counted(&page, number);
+            if std::mem::replace(known, counted) != counted {
+                numbers.push(number);
+            }
+        }
+        *known_sum = sum;
     }
 
     /// Wakes the program for this news, which was published in `own`. `woken` is the round of the last wake.

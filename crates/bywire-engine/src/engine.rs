@@ -249,7 +249,6 @@ impl Engine {
                         self.pairing.doorbell().drain();
                         doorbell_rule::take(&Mapped::new(self.pairing.page()));
                         self.progress_quiet(usize::MAX);
-                        self.fabric.iter_mut().for_each(Fabric::scan_all);
                     }
                     FABRIC => {}
                     NODES => {

@@ -314,6 +314,16 @@ impl FarConnection {
         sends || !self.incoming.has_asked && (self.is_asked_back() || has_taken())
     }
 
+    /// Nobody looks at the connection from here on: the program counts its news for this number. The caller looks once more.
+    pub fn begin_quiet(&self, number: usize) {
+        STREAM.begin_quiet(&Mapped::new(&self.own), number);
+    }
+
+    /// The connection is looked at again.
+    pub fn end_quiet(&self) {
+        STREAM.end_quiet(&Mapped::new(&self.own));
+    }
+
     /// Returns whether nothing but what [`Self::has_news`] tells, or an event of its stream, makes progress possible.
     pub fn is_at_rest(&self) -> bool {
         let (outgoing, incoming) = (&self.outgoing, &self.incoming);

@@ -13,7 +13,7 @@ mod turns;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use bywire::{
@@ -28,6 +28,7 @@ use self::connection::{Broken, FarConnection, Offered, WINDOW_BYTES};
 use self::link::{Link, MESSAGE_BYTES, Use};
 use self::matching::{Action, Answer, Ends, Matching, Question};
 use self::nodes::Nodes;
+use self::turns::Quiet;
 use crate::connection::Program;
 use crate::pairing_client::PairingClient;
 
@@ -77,11 +78,10 @@ pub struct Fabric {
     connections: HashMap<u64, Entry>,
     /// The names of connections that are looked at in each turn.
     active: Vec<u64>,
-    /// The names of the others, which are looked at in turn, and all of them when a program rings and before the engine sleeps.
-    /// Those that are active again, or have ended, are left out at their turn.
-    quiet: Vec<u64>,
-    /// The place in `quiet` from which the next look goes on.
-    turn: usize,
+    /// The names of the others, by the numbers for which their programs count their news.
+    quiet: Quiet,
+    /// The programs that have connections.
+    programs: Vec<Weak<Program>>,
     /// Connections that require to be carried, by the times when they have waited long enough. The first is due first.
     required: VecDeque<(Instant, u64)>,
     /// Nodes whose engines cannot be asked about such connections now.
@@ -114,8 +114,6 @@ struct Entry {
     /// It was found that the program is ready to leave the kernel.
     is_prepared: bool,
     is_active: bool,
-    /// Its name is in the list of quiet ones.
-    is_listed: bool,
     /// Looks in a row that have found nothing.
     idle_looks: u32,
 }
@@ -168,8 +166,8 @@ impl Fabric {
             pairing: HashMap::new(),
             connections: HashMap::new(),
             active: Vec::new(),
-            quiet: Vec::new(),
-            turn: 0,
+            quiet: Quiet::default(),
+            programs: Vec::new(),
             required: VecDeque::new(),
             unreached: HashSet::new(),
             buffer: vec![0; MESSAGE_BYTES],
@@ -209,7 +207,7 @@ impl Fabric {
 
     /// Prepares to sleep on its descriptor. `false`: there is something to do.
     pub fn arm(&mut self) -> bool {
-        self.scan_all();
+        self.follow_hints();
         !self.active().any(Entry::has_news) && self.port.arm()
     }
 
@@ -292,6 +290,12 @@ impl Fabric {
         pairing: &mut PairingClient,
     ) {
         let Some(offered) = self.pairing.remove(&name) else { return };
+        self.programs.retain(|known| known.strong_count() > 0);
+        if let Some(program) = &program
+            && !self.programs.iter().any(|known| known.as_ptr() == Rc::as_ptr(program))
+        {
+            self.programs.push(Rc::downgrade(program));
+        }
         let connection = match program {
             Some(program) => offered.paired(program, segment),
             None => Err(offered),
@@ -590,7 +594,7 @@ impl Fabric {
     fn end(&mut self, name: u64, pairing: &mut PairingClient) {
         self.matching.end(name);
         self.forget_questions(name);
-        if let Some(entry) = self.connections.remove(&name) {
+        if let Some(entry) = self.remove(name) {
             entry.connection.release();
             pairing.end(name, 0);
         }
@@ -605,7 +609,7 @@ impl Fabric {
             offered.release();
             pairing.end(name, 0);
         }
-        let Some(entry) = self.connections.remove(&name) else { return };
+        let Some(entry) = self.remove(name) else { return };
         if let Some((peer, stream)) = entry.stream
             && let Some(link) = self.links.get_mut(&peer)
         {
@@ -644,7 +648,6 @@ impl Entry {
             stream: None,
             is_prepared: false,
             is_active: false,
-            is_listed: false,
             idle_looks: 0,
         }
     }

@@ -1,7 +1,11 @@
 //! Which connections are looked at in each turn of the engine, and which now and then.
 //!
 //! A connection is *quiet* when looks at it have found nothing for a while, and nothing but its program or its stream makes progress
-//! possible. Quiet ones are looked at a few in each turn, and all of them when a program rings and before the engine sleeps.
+//! possible. No turn looks at quiet ones: their programs count their news ([`bywire_ring::hints`]).
+
+use std::collections::HashMap;
+
+use bywire_ring::hints;
 
 use super::connection::Progress;
 use super::link::Use;
@@ -10,14 +14,36 @@ use crate::pairing_client::PairingClient;
 
 /// Looks without anything to do after which a connection counts as quiet.
 const QUIET_LOOKS: u32 = 64;
-/// Quiet connections that are looked at in each turn, at least,
-const QUIET_AT_ONCE: usize = 8;
-/// and turns in which all of them are.
-const QUIET_TURNS: usize = 64;
+
+/// The names of quiet connections, by the number of each.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    by_number: HashMap<usize, Vec<u64>>,
+    /// Numbers for which news were counted. The list is kept for its memory.
+    hinted: Vec<usize>,
+}
+
+impl Quiet {
+    fn number(name: u64) -> usize {
+        (name % hints::NUMBERS as u64) as usize
+    }
+
+    fn of_number(&mut self, number: usize) -> &mut Vec<u64> {
+        self.by_number.entry(number).or_default()
+    }
+
+    fn put(&mut self, name: u64) {
+        self.of_number(Self::number(name)).push(name);
+    }
+
+    fn remove(&mut self, name: u64) {
+        self.of_number(Self::number(name)).retain(|quiet| *quiet != name);
+    }
+}
 
 impl Fabric {
     pub(super) fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {
-        let mut has_moved = self.scan_quiet();
+        let mut has_moved = self.follow_hints();
         let (mut over, mut prepared) = (Vec::new(), Vec::new());
         let mut active = std::mem::take(&mut self.active);
         active.retain(|name| {
@@ -35,10 +61,8 @@ impl Fabric {
                 },
             };
             match progress {
-                Ok(Progress::Idle) if entry.gets_quiet() => {
-                    if !std::mem::replace(&mut entry.is_listed, true) {
-                        self.quiet.push(*name);
-                    }
+                Ok(Progress::Idle) if entry.gets_quiet(*name) => {
+                    self.quiet.put(*name);
                     return false;
                 }
                 Ok(Progress::Idle) => {}
@@ -79,38 +103,28 @@ impl Fabric {
         has_moved
     }
 
-    /// Scans all quiet connections: a program has rung, or the engine is about to sleep. Those with news are active from here on.
-    pub fn scan_all(&mut self) {
-        let has_news = |name: &&u64| {
-            self.connections.get(*name).is_some_and(|entry| !entry.is_active && entry.has_news())
-        };
-        let names: Vec<u64> = self.quiet.iter().filter(has_news).copied().collect();
-        names.into_iter().for_each(|name| self.activate(name));
-    }
-
-    /// Scans the next few quiet connections. Returns whether one has news. It is active from here on.
-    fn scan_quiet(&mut self) -> bool {
+    /// Looks at the quiet connections for whose numbers programs have counted news. Those that have some are active from here on.
+    /// Returns whether there are any.
+    pub(super) fn follow_hints(&mut self) -> bool {
+        let mut numbers = std::mem::take(&mut self.quiet.hinted);
+        for program in &self.programs {
+            program.upgrade().iter().for_each(|program| program.note_hints(&mut numbers));
+        }
         let mut has_news = false;
-        let count = QUIET_AT_ONCE.max(self.quiet.len() / QUIET_TURNS).min(self.quiet.len());
-        for _ in 0..count {
-            if self.turn >= self.quiet.len() {
-                self.turn = 0;
-            }
-            let Some(name) = self.quiet.get(self.turn).copied() else { break };
-            let Some(entry) = self.connections.get_mut(&name) else {
-                self.quiet.swap_remove(self.turn);
-                continue;
-            };
-            if !entry.is_active && entry.has_news() {
-                has_news = true;
-                self.activate(name);
-            } else if entry.is_active {
-                entry.is_listed = false;
-                self.quiet.swap_remove(self.turn);
-            } else {
-                self.turn += 1;
+        for number in numbers.drain(..) {
+            let names = self.quiet.of_number(number);
+            for name in std::mem::take(names) {
+                match self.connections.get(&name) {
+                    Some(entry) if entry.has_news() => {
+                        has_news = true;
+                        self.activate(name);
+                    }
+                    Some(_) => self.quiet.of_number(number).push(name),
+                    None => {}
+                }
             }
         }
+        self.quiet.hinted = numbers;
         has_news
     }
 
@@ -119,8 +133,19 @@ impl Fabric {
         let Some(entry) = self.connections.get_mut(&name) else { return };
         entry.idle_looks = 0;
         if !std::mem::replace(&mut entry.is_active, true) {
+            entry.connection.end_quiet();
+            self.quiet.remove(name);
             self.active.push(name);
         }
+    }
+
+    /// Forgets a connection. Its name among the active ones is left out at the next turn.
+    pub(super) fn remove(&mut self, name: u64) -> Option<Entry> {
+        let entry = self.connections.remove(&name)?;
+        if !entry.is_active {
+            self.quiet.remove(name);
+        }
+        Some(entry)
     }
 
     pub(super) fn active(&self) -> impl Iterator<Item = &Entry> {
@@ -130,11 +155,18 @@ impl Fabric {
 
 impl Entry {
     /// Counts a look that has found nothing. Returns whether the connection is quiet from here on.
-    fn gets_quiet(&mut self) -> bool {
+    fn gets_quiet(&mut self, name: u64) -> bool {
         self.idle_looks += 1;
-        if self.idle_looks >= QUIET_LOOKS && self.connection.is_at_rest() {
-            self.is_active = false;
+        if self.idle_looks < QUIET_LOOKS || !self.connection.is_at_rest() {
+            return false;
         }
-        !self.is_active
+        self.connection.begin_quiet(Quiet::number(name));
+        // Its program may have done something before it knew.
+        if self.has_news() {
+            self.connection.end_quiet();
+            return false;
+        }
+        self.is_active = false;
+        true
     }
 }
