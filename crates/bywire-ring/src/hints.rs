@@ -21,11 +21,29 @@ use crate::stream::Segment;
 
 /// The numbers that a reader may choose are lower than this.
 pub const NUMBERS: usize = 256;
+/// The lowest of them are for connections that were busy lately.
+const WARM: usize = 64;
 /// The offset of the sum in the writer's page, and of the count for each number.
 const SUM: usize = 1984;
 const COUNTS: usize = 2048;
 /// The end of the last count.
 pub const END: usize = COUNTS + 8 * NUMBERS;
+
+/// The number of a connection that was busy lately, which has this name at the reader.
+pub const fn warm(name: u64) -> usize {
+    (name % WARM as u64) as usize
+}
+
+/// The number of a connection without news while others of its number had some. So those that are busy now and then soon have their
+/// numbers for themselves, however many others there are.
+pub const fn cold(name: u64) -> usize {
+    WARM + (name % (NUMBERS - WARM) as u64) as usize
+}
+
+/// Returns whether a number is one of [`cold`].
+pub const fn is_cold(number: usize) -> bool {
+    number >= WARM
+}
 
 /// Counts news for this number. The caller has published them before. [`crate::program_doorbell::must_ring`] follows.
 pub fn count<S: Segment>(page: &S, number: usize) {

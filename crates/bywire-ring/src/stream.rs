@@ -647,6 +647,11 @@ impl Stream {
         own.fence();
     }
 
+    /// The number of a quiet connection.
+    pub fn number<S: Segment>(&self, own: &S) -> usize {
+        own.load(HINT, Ordering::Relaxed) as usize % hints::NUMBERS
+    }
+
     /// The connection is looked at again. The caller does so next.
     pub fn end_quiet<S: Segment>(&self, own: &S) {
         if self.is_quiet(own) {

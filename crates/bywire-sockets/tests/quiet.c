@@ -235,7 +235,7 @@ static void asleep(const char *mode) {
     sleeper = 0;
     thread = start_thread(sleep_in_set, NULL);
     await_sleep(&sleeper);
-    SAY(shutdown(ends[5], SHUT_RD));
+    need(shutdown(ends[5], SHUT_RD) == 0, "shutdown");
     join_thread(thread);
     finish();
 }

@@ -116,6 +116,8 @@ struct Entry {
     is_active: bool,
     /// Looks in a row that have found nothing.
     idle_looks: u32,
+    /// The number for which its program counts news while it is quiet.
+    number: usize,
 }
 
 /// Something that an event of a link asks for, once the link's machine can be called again.
@@ -649,6 +651,7 @@ impl Entry {
             is_prepared: false,
             is_active: false,
             idle_looks: 0,
+            number: 0,
         }
     }
 

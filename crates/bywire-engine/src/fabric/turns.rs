@@ -24,20 +24,12 @@ pub(super) struct Quiet {
 }
 
 impl Quiet {
-    fn number(name: u64) -> usize {
-        (name % hints::NUMBERS as u64) as usize
-    }
-
     fn of_number(&mut self, number: usize) -> &mut Vec<u64> {
         self.by_number.entry(number).or_default()
     }
 
-    fn put(&mut self, name: u64) {
-        self.of_number(Self::number(name)).push(name);
-    }
-
-    fn remove(&mut self, name: u64) {
-        self.of_number(Self::number(name)).retain(|quiet| *quiet != name);
+    fn remove(&mut self, number: usize, name: u64) {
+        self.of_number(number).retain(|quiet| *quiet != name);
     }
 }
 
@@ -62,7 +54,7 @@ impl Fabric {
             };
             match progress {
                 Ok(Progress::Idle) if entry.gets_quiet(*name) => {
-                    self.quiet.put(*name);
+                    self.quiet.of_number(entry.number).push(*name);
                     return false;
                 }
                 Ok(Progress::Idle) => {}
@@ -114,13 +106,14 @@ impl Fabric {
         for number in numbers.drain(..) {
             let names = self.quiet.of_number(number);
             for name in std::mem::take(names) {
-                match self.connections.get(&name) {
-                    Some(entry) if entry.has_news() => {
-                        has_news = true;
-                        self.activate(name);
-                    }
-                    Some(_) => self.quiet.of_number(number).push(name),
-                    None => {}
+                let Some(entry) = self.connections.get_mut(&name) else { continue };
+                // Its program may have news before it knows the new number.
+                if entry.has_news() || entry.gets_cold(name) && entry.has_news() {
+                    has_news = true;
+                    self.activate(name);
+                } else {
+                    let number = entry.number;
+                    self.quiet.of_number(number).push(name);
                 }
             }
         }
@@ -134,7 +127,7 @@ impl Fabric {
         entry.idle_looks = 0;
         if !std::mem::replace(&mut entry.is_active, true) {
             entry.connection.end_quiet();
-            self.quiet.remove(name);
+            self.quiet.remove(entry.number, name);
             self.active.push(name);
         }
     }
@@ -143,7 +136,7 @@ impl Fabric {
     pub(super) fn remove(&mut self, name: u64) -> Option<Entry> {
         let entry = self.connections.remove(&name)?;
         if !entry.is_active {
-            self.quiet.remove(name);
+            self.quiet.remove(entry.number, name);
         }
         Some(entry)
     }
@@ -160,7 +153,8 @@ impl Entry {
         if self.idle_looks < QUIET_LOOKS || !self.connection.is_at_rest() {
             return false;
         }
-        self.connection.begin_quiet(Quiet::number(name));
+        self.number = hints::warm(name);
+        self.connection.begin_quiet(self.number);
         // Its program may have done something before it knew.
         if self.has_news() {
             self.connection.end_quiet();
@@ -168,5 +162,15 @@ impl Entry {
         }
         self.is_active = false;
         true
+    }
+
+    /// Others of its number have news. Returns whether it has another number from here on.
+    fn gets_cold(&mut self, name: u64) -> bool {
+        let is_warm = !hints::is_cold(self.number);
+        if is_warm {
+            self.number = hints::cold(name);
+            self.connection.begin_quiet(self.number);
+        }
+        is_warm
     }
 }

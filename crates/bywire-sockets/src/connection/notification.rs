@@ -39,7 +39,7 @@ impl Connection {
     /// This end has changed. Its epoll sets look at it, also if it is quiet.
     pub fn count_own_news(&self) {
         if STREAM.is_quiet(&self.own) {
-            hints::count_own(self.index);
+            hints::count_own(STREAM.number(&self.own));
         }
     }
 }

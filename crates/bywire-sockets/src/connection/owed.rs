@@ -3,7 +3,7 @@
 //! They go there as room becomes available, in every call and every wait on the connection. Until then no other byte of
 //! that direction is sent.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
@@ -21,6 +21,8 @@ const TAKING_TIMEOUT_NS: u64 = 2_000_000;
 const LOOKS: u32 = 200;
 /// Interval at which a process that owes bytes checks for what the kernel does not report.
 pub const LOOK_NS: u64 = 10_000_000;
+/// A look at many connections takes long. The next one begins after this many times as long.
+const LOOK_PAUSE: u64 = 100;
 
 /// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
@@ -59,6 +61,17 @@ pub fn must_look() {
     owing::owe(&OWING);
 }
 
+/// A connection has got an engine, which must be checked now and then. A look that is due for others is soon enough.
+pub fn must_check_engine() {
+    // SeqCst: the next look, which begins after that time, finds the connection.
+    fence(Ordering::SeqCst);
+    let is_due = LOOKED_AT.load(Ordering::Relaxed) == owing::begin_look(&OWING)
+        && kernel::now_ns() < LOOK_AGAIN_NS.load(Ordering::Relaxed);
+    if !is_due || !may_owe() {
+        must_look();
+    }
+}
+
 #[inline(never)]
 fn pay_all(left_ns: Option<u64>) -> Option<u64> {
     let look = owing::begin_look(&OWING);
@@ -86,8 +99,10 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
         None => owing::found_nothing(&OWING, look),
         // A wait may come every few microseconds, and a program may have thousands of connections.
         Some(next_ns) if !owes => {
-            DUE_NS.store(now_ns + next_ns, Ordering::Relaxed);
-            LOOK_AGAIN_NS.store(now_ns + next_ns.min(LOOK_NS), Ordering::Relaxed);
+            let spent_ns = kernel::now_ns().saturating_sub(now_ns);
+            let again_ns = next_ns.min(LOOK_NS).max(LOOK_PAUSE * spent_ns);
+            DUE_NS.store(now_ns + next_ns.max(again_ns), Ordering::Relaxed);
+            LOOK_AGAIN_NS.store(now_ns + again_ns, Ordering::Relaxed);
             LOOKED_AT.store(look, Ordering::Relaxed);
         }
         // Owed bytes were counted, so every wait looks again.

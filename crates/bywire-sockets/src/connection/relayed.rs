@@ -111,7 +111,7 @@ impl Connection {
         let Some(written) = kernel::written(self.fd) else { return false };
         self.shared.relayed_from.store(written.wrapping_sub(sent), Ordering::Relaxed);
         // From here on waits of this process check whether the engine lives, also those that have begun.
-        owed::must_look();
+        owed::must_check_engine();
         doorbell::ring_own();
         true
     }

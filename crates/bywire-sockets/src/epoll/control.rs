@@ -307,7 +307,7 @@ impl OpenSet {
         if item.listed.swap(listed::CARRIED, Ordering::Relaxed) != listed::NOT {
             return;
         }
-        quiet::note_found(self.set, item);
+        quiet::begin(self.set, item);
         begin(item, connection);
         order::join(self.set, item, connection);
         list::put(&self.set.carried, at, &item.next_of_set);

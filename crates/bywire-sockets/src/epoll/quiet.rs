@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use bywire_ring::hints::NUMBERS;
+use bywire_ring::hints::{self, NUMBERS};
 use bywire_ring::list;
 
 use crate::connection::readiness::OUT;
@@ -15,7 +15,7 @@ use crate::connection::sockets::{Connection, STREAM};
 use crate::epoll::events::EDGE;
 use crate::epoll::registrations::{self, item};
 use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, listed};
-use crate::wakeup::{hints, peers};
+use crate::wakeup::{hints as news, peers};
 
 /// Walks in a row that find nothing for a registration before it is quiet. So many cost more than to list it again.
 const WALKS: u8 = 64;
@@ -33,6 +33,13 @@ pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
     walked >= WALKED_MIN
         && walks.wrapping_sub(item.found_at.load(Ordering::Relaxed)) >= WALKS
         && item.listed.load(Ordering::Relaxed) == listed::CARRIED
+}
+
+/// A registration is listed.
+pub fn begin(set: &EpollSet, item: &EpollItem) {
+    let socket = item.socket.load(Ordering::Relaxed);
+    item.number.store(hints::warm(socket.into()) as u8, Ordering::Relaxed);
+    note_found(set, item);
 }
 
 /// Something was found for a registration.
@@ -62,8 +69,8 @@ pub fn is_possible(set: &EpollSet, at: u32, item: &EpollItem, connection: &Conne
 }
 
 /// Has the peer count its news. The caller looks once more, and then calls [`leave`] or [`end_counting`].
-pub fn begin_counting(connection: &Connection) {
-    STREAM.begin_quiet(&connection.own, hints::number(connection.index));
+pub fn begin_counting(item: &EpollItem, connection: &Connection) {
+    STREAM.begin_quiet(&connection.own, item.number.load(Ordering::Relaxed).into());
 }
 
 /// The peer need not count its news any more.
@@ -94,9 +101,9 @@ pub fn end(set: &EpollSet, at: u32, item: &EpollItem) {
     }
     item.listed.store(listed::CHANGING, Ordering::Relaxed);
     item.settled.store(0, Ordering::Relaxed);
-    item.found_at.store(set.walks.load(Ordering::Relaxed) as u8, Ordering::Relaxed);
     list::put(&set.carried, at, &item.next_of_set);
     take_out(set, at, item);
+    begin(set, item);
     item.listed.store(listed::CARRIED, Ordering::Relaxed);
     if let Some(connection) = registrations::connection(item) {
         end_counting(&connection);
@@ -114,7 +121,9 @@ pub fn take_out(set: &EpollSet, at: u32, item: &EpollItem) {
 /// Lists all quiet registrations of a set again.
 pub fn end_all(set: &EpollSet) {
     if set.quiet_count.load(Ordering::Relaxed) != 0 {
-        (0..NUMBERS).for_each(|number| end_those_of(set, number, |_| true));
+        for number in 0..NUMBERS {
+            each_of(set, number, |at, item| end(set, at, item));
+        }
         set.quiet_count.store(0, Ordering::Relaxed);
     }
 }
@@ -125,7 +134,7 @@ pub fn follow(set: &EpollSet) {
     if set.quiet_count.load(Ordering::Relaxed) != 0
         && let Some(family) = arena::shared()
     {
-        hints::find(family);
+        news::find(family);
         // Acquire: pairs with the release addition in `hints::note`.
         let sum = family.news_sum.load(Ordering::Acquire);
         if set.seen_sum.load(Ordering::Relaxed) != sum {
@@ -141,14 +150,32 @@ fn follow_counts(set: &EpollSet, news: &arena::Counts) {
         let count = count.load(Ordering::Acquire);
         if seen.load(Ordering::Relaxed) != count {
             seen.store(count, Ordering::Relaxed);
-            end_those_of(set, number, has_news);
+            follow_number(set, number);
         }
     }
 }
 
-/// Returns whether there may be news of a quiet registration. Others have the same number.
-fn has_news(item: &EpollItem) -> bool {
-    let Some(connection) = registrations::connection(item) else { return false };
+/// There are news of some of the quiet registrations with this number. The others get a number for those that have none: they are
+/// listed until the walk that follows, which finds nothing for them.
+fn follow_number(set: &EpollSet, number: usize) {
+    each_of(set, number, |at, item| {
+        let connection = registrations::connection(item);
+        let is_still = item.listed.load(Ordering::Relaxed) == listed::QUIET
+            && connection.as_ref().is_none_or(|connection| !has_news(item, connection));
+        if !is_still {
+            end(set, at, item);
+        } else if !hints::is_cold(number) && connection.is_some() {
+            end(set, at, item);
+            let walks = set.walks.load(Ordering::Relaxed) as u8;
+            item.found_at.store(walks.wrapping_sub(WALKS), Ordering::Relaxed);
+            let socket = item.socket.load(Ordering::Relaxed);
+            item.number.store(hints::cold(socket.into()) as u8, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Returns whether there may be news of a quiet registration.
+fn has_news(item: &EpollItem, connection: &Connection) -> bool {
     let is_edge = item.events.load(Ordering::Relaxed) & EDGE != 0;
     !connection.is_at_rest()
         // Others may have taken the bytes already, and this end may have filled its ring.
@@ -157,15 +184,13 @@ fn has_news(item: &EpollItem) -> bool {
                 || item.seen_full.load(Ordering::Relaxed) != connection.shared.full.load(Ordering::Relaxed))
 }
 
-fn end_those_of(set: &EpollSet, number: usize, is_meant: impl Fn(&EpollItem) -> bool) {
+fn each_of(set: &EpollSet, number: usize, mut visit: impl FnMut(u32, &EpollItem)) {
     let Some(first) = set.quiet.get(number) else { return };
     let mut at = list::step(first);
     for _ in 0..ITEMS {
         let Some(found) = item(at) else { return };
         let next = list::step(&found.next_quiet);
-        if found.listed.load(Ordering::Relaxed) != listed::QUIET || is_meant(found) {
-            end(set, at, found);
-        }
+        visit(at, found);
         at = next;
     }
 }
@@ -175,7 +200,7 @@ fn next_of_set(at: u32) -> Option<&'static AtomicU32> {
 }
 
 fn first_of<'a>(set: &'a EpollSet, item: &EpollItem) -> Option<&'a AtomicU32> {
-    set.quiet.get(hints::number(item.socket.load(Ordering::Relaxed)))
+    set.quiet.get(usize::from(item.number.load(Ordering::Relaxed)))
 }
 
 impl EpollSet {

@@ -450,7 +450,7 @@ impl View {
         let possible = registrations::connection(item)
             .filter(|connection| quiet::is_possible(self.set, at, item, connection));
         let Some(connection) = possible else { return Silenced::Not(None) };
-        quiet::begin_counting(&connection);
+        quiet::begin_counting(item, &connection);
         let found = self.due(at, item, false);
         if found.is_none() && connection.is_at_rest() {
             quiet::leave(self.set, at, item, before);

@@ -452,6 +452,8 @@ pub struct EpollItem {
     pub queued: AtomicU8,
     /// They were not told of what was there when it was armed; see `raised_tail`.
     pub raised_fresh: AtomicU8,
+    /// The number for which the peer counts its news while it is quiet.
+    pub number: AtomicU8,
     /// The next quiet registration of its set and number.
     pub next_quiet: AtomicU32,
     /// `SharedSocket::ended` as reported.

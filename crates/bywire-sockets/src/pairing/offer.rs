@@ -735,7 +735,7 @@ fn prepare(socket: &Socket) {
         STREAM.prepare(&connection.own);
         if connection.is_far() {
             // The engine opens the way once both programs are ready. From here on waits check whether it lives.
-            owed::must_look();
+            owed::must_check_engine();
             connection.tell(News::Route);
         }
     }

@@ -12,11 +12,6 @@ use bywire_ring::stream::Window;
 use crate::memory::arena::{self, Counts, Peer, SharedArena};
 use crate::wakeup::{doorbell, peers};
 
-/// The number for which news of the socket with this index are counted.
-pub fn number(socket: u32) -> usize {
-    socket as usize % rule::NUMBERS
-}
-
 /// A program has got this record: its counts are known from here on.
 pub fn begin(peer: &Peer, counts: &Counts, page: &Window) {
     peer.sum.store(rule::sum(page), Ordering::Relaxed);
@@ -35,9 +30,9 @@ pub fn count(number: usize) {
 
 /// Counts news of a connection that this end has made itself, for its sets.
 #[cold]
-pub fn count_own(socket: u32) {
+pub fn count_own(number: usize) {
     if let Some(family) = arena::shared() {
-        note(family, number(socket));
+        note(family, number);
     }
 }
 
