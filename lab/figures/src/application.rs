@@ -20,6 +20,7 @@ use bywire_pairing::status;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 use crate::contestant::{Contestant, Unit};
+use crate::crowd;
 use crate::process::{self, End, PART, Player, find, positive, proportional_bytes};
 
 /// A program that runs longer is killed.
@@ -218,6 +219,16 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
         let address = if mode.is_unix() { format!("-s '{socket}'") } else { format!("-p {port}") };
         let ask = format!("{benchmark} {address} {words}");
         testbed.ask(pinned, &ask, [clients, connections], gets_per_second)
+    })
+}
+
+/// A few busy connections beside so many idle ones: the time of a round trip.
+pub fn crowd(mode: Mode, idle: usize) -> Contestant {
+    Contestant::of_value(&crowd::command(idle), Unit::Nanoseconds, move || {
+        let (testbed, port, lines) = (Testbed::new(mode)?, port()?, crowd::Lines::new()?);
+        let _server = testbed.serve(true, &lines.server("127.0.0.1", port), port)?;
+        let ask = lines.client("127.0.0.1", port, idle);
+        testbed.ask(true, &ask, [1, (idle + crowd::BUSY) as u64], crowd::round_trip)
     })
 }
 

@@ -8,6 +8,7 @@ mod bare_copy;
 mod bare_ring;
 mod bare_udp;
 mod contestant;
+mod crowd;
 mod ethernet;
 mod figures;
 mod page;
@@ -44,6 +45,8 @@ fn play(words: &[String]) -> Option<Result<()>> {
         ["up" | "eth" | launch::SERVICE | launch::ENGINE, ..] => become_bywire(words),
         [process::PART, "resident-server"] => application::play_resident(None),
         [process::PART, "resident-client", port] => application::play_resident(Some(port)),
+        [process::PART, "crowd-server", address, port] => crowd::serve(address, port),
+        [process::PART, "crowd-client", address, port, idle] => crowd::call(address, port, idle),
         [process::PART, "bare-udp", ..] => bare_udp::play(&words[2..]),
         [process::PART, "quic", ..] => quic::play(&words[2..]),
         [process::PART, ..] => ports::play(&words[1..]),

@@ -19,6 +19,7 @@ use bywire_sys::process::user;
 
 use crate::application::{gets_per_second, nginx_configuration, requests_per_second};
 use crate::contestant::{Contestant, Unit};
+use crate::crowd;
 use crate::ethernet::{joined, received, report};
 use crate::process::{self, End, Place, find};
 use crate::tunnel::{RIVALS_BETWEEN_MACHINES, WIRE_MTU_BYTES};
@@ -126,6 +127,19 @@ pub fn stream(open: Open, size_bytes: u32) -> Contestant {
 /// Redis with this many connections: GETs per second.
 pub fn redis(open: Open, connections: u32, requests: u32) -> Contestant {
     redis_by(open, format!("-t get -c {connections} -n {requests} --csv"))
+}
+
+/// A few busy connections beside so many idle ones: the time of a round trip.
+pub fn crowd(open: Open, idle: usize) -> Contestant {
+    Contestant::of_value(&crowd::command(idle), Unit::Nanoseconds, move || {
+        let (way, lines) = (open()?, crowd::Lines::new()?);
+        let printed = way.converse(
+            "the client",
+            |address, port| lines.server(address, port),
+            |address, port| lines.client(address, port, idle),
+        )?;
+        crowd::round_trip(&printed)
+    })
 }
 
 /// Redis with a new connection for each GET, one after the other: connections per second.

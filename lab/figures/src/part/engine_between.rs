@@ -3,7 +3,7 @@
 use crate::contestant::Contest;
 use crate::figures::{Figures, Metric, by};
 use crate::page::{self, Part};
-use crate::way::{nginx, redis, redis_anew, stream, ways};
+use crate::way::{crowd, nginx, redis, redis_anew, stream, ways};
 
 pub const PART: Part = Part { name: "engine-between", contestants, added };
 
@@ -17,12 +17,20 @@ const COLUMNS: [(&str, &str); 6] = [
     ("stream, 64 KiB sends", "stream 64K"),
 ];
 
+/// Idle connections beside busy ones.
+const IDLE: [usize; 2] = [0, 5000];
+
 fn contestants(_pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
     for (name, open) in ways() {
         contest.add(format!("redis 50 {name}"), Ok(redis(open.clone(), 50, 100_000)));
         contest.add(format!("redis 1 {name}"), Ok(redis(open.clone(), 1, 10_000)));
         contest.add(format!("redis anew {name}"), Ok(redis_anew(open.clone(), 500)));
+        if ["clear", "engine"].contains(&name) {
+            for idle in IDLE {
+                contest.add(format!("crowd {idle} {name}"), Ok(crowd(open.clone(), idle)));
+            }
+        }
         contest.add(format!("nginx {name}"), Ok(nginx(open.clone())));
         contest.add(format!("stream 1K {name}"), Ok(stream(open.clone(), 1 << 10)));
         contest.add(format!("stream 64K {name}"), Ok(stream(open, 64 << 10)));

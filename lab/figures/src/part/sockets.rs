@@ -1,6 +1,6 @@
 //! Sockets over the fabric, each figure beside plain TCP, and beside Unix sockets where they are the usual way.
 
-use crate::application::{Mode, nginx, php, postgresql, redis, resident};
+use crate::application::{Mode, crowd, nginx, php, postgresql, redis, resident};
 use crate::contestant::{Contest, Contestant};
 use crate::page::Part;
 
@@ -28,6 +28,9 @@ const LABORATORY: [(&str, &str); 16] = [
     ("rr sock unix asleep", "sock rr --domain unix --size 1 --no-spin"),
 ];
 
+/// Idle connections beside busy ones.
+const IDLE: [usize; 3] = [0, 1000, 5000];
+
 fn contestants(pair_seconds: f64) -> Contest {
     let mut contest = Contest::default();
     for (name, words) in LABORATORY {
@@ -35,6 +38,9 @@ fn contestants(pair_seconds: f64) -> Contest {
     }
     for (mode, name) in [(Mode::Plain, "plain"), (Mode::Carried, "carried")] {
         contest.add(format!("redis {name}"), Ok(redis(mode, 1, 50)));
+        for idle in IDLE {
+            contest.add(format!("crowd {idle} {name}"), Ok(crowd(mode, idle)));
+        }
         contest.add(format!("nginx {name}"), Ok(nginx(mode, true)));
         contest.add(format!("one request {name}"), Ok(nginx(mode, false)));
         contest.add(format!("postgresql {name}"), Ok(postgresql(mode, 4)));
