@@ -640,7 +640,7 @@ impl Stream {
     pub fn begin_quiet<S: Segment>(&self, own: &S, number: usize) {
         own.store(HINT, number as u64, Ordering::Relaxed);
         if !self.is_quiet(own) {
-            // Release: the number is stored before.
+            // Release: pairs with the fence in `wake`, behind a load of the word. The number is stored before.
             own.add(ASLEEP, QUIET, Ordering::Release);
         }
         // Pairs with the fence in `wake`.

@@ -7,6 +7,7 @@ mod connection;
 mod link;
 mod matching;
 mod nodes;
+mod quiet;
 mod required;
 mod turns;
 
@@ -28,7 +29,7 @@ use self::connection::{Broken, FarConnection, Offered, WINDOW_BYTES};
 use self::link::{Link, MESSAGE_BYTES, Use};
 use self::matching::{Action, Answer, Ends, Matching, Question};
 use self::nodes::Nodes;
-use self::turns::Quiet;
+use self::quiet::Quiet;
 use crate::connection::Program;
 use crate::pairing_client::PairingClient;
 
@@ -645,14 +646,7 @@ impl AsFd for Fabric {
 
 impl Entry {
     fn new(connection: FarConnection) -> Self {
-        Self {
-            connection,
-            stream: None,
-            is_prepared: false,
-            is_active: false,
-            idle_looks: 0,
-            number: 0,
-        }
+        Self { connection, stream: None, is_prepared: false, is_active: false, idle_looks: 0, number: 0 }
     }
 
     /// A stream carries the connection from here on.

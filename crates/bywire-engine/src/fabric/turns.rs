@@ -3,8 +3,6 @@
 //! A connection is *quiet* when looks at it have found nothing for a while, and nothing but its program or its stream makes progress
 //! possible. No turn looks at quiet ones: their programs count their news ([`bywire_ring::hints`]).
 
-use std::collections::HashMap;
-
 use bywire_ring::hints;
 
 use super::connection::Progress;
@@ -14,24 +12,6 @@ use crate::pairing_client::PairingClient;
 
 /// Looks without anything to do after which a connection counts as quiet.
 const QUIET_LOOKS: u32 = 64;
-
-/// The names of quiet connections, by the number of each.
-#[derive(Debug, Default)]
-pub(super) struct Quiet {
-    by_number: HashMap<usize, Vec<u64>>,
-    /// Numbers for which news were counted. The list is kept for its memory.
-    hinted: Vec<usize>,
-}
-
-impl Quiet {
-    fn of_number(&mut self, number: usize) -> &mut Vec<u64> {
-        self.by_number.entry(number).or_default()
-    }
-
-    fn remove(&mut self, number: usize, name: u64) {
-        self.of_number(number).retain(|quiet| *quiet != name);
-    }
-}
 
 impl Fabric {
     pub(super) fn progress_connections(&mut self, pairing: &mut PairingClient) -> bool {

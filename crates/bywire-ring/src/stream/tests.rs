@@ -116,11 +116,20 @@ fn the_cut_over_waits_for_the_reader_and_for_two_sleepers() {
 fn sleepers_are_distinguished_by_what_they_wait_for() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
-    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: false, doorbell: true, round: 0, hint: None });
+    assert_eq!(
+        SMALL.wake(&writer, &reader, News::Bytes, 0),
+        Wake { futex: false, doorbell: true, round: 0, hint: None }
+    );
     assert_eq!(SMALL.event(&writer), 0);
     assert_eq!(SMALL.arm(&reader, &writer, Sleep::Bytes), 0);
-    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, doorbell: false, round: 1, hint: None });
-    assert_eq!(SMALL.wake(&writer, &reader, News::Bytes, 0), Wake { futex: true, doorbell: true, round: 1, hint: None });
+    assert_eq!(
+        SMALL.wake(&writer, &reader, News::Room, 0),
+        Wake { futex: false, doorbell: false, round: 1, hint: None }
+    );
+    assert_eq!(
+        SMALL.wake(&writer, &reader, News::Bytes, 0),
+        Wake { futex: true, doorbell: true, round: 1, hint: None }
+    );
     // A sleeper that was woken in this round is not woken again.
     assert!(!SMALL.wake(&writer, &reader, News::Bytes, 1).futex);
     SMALL.disarm(&reader, Sleep::Bytes);
@@ -132,7 +141,10 @@ fn sleepers_are_distinguished_by_what_they_wait_for() {
     );
     SMALL.disarm(&reader, Sleep::Room);
     (0..2).for_each(|_| SMALL.want_room(&reader));
-    assert_eq!(SMALL.wake(&writer, &reader, News::Room, 0), Wake { futex: false, doorbell: true, round: 2, hint: None });
+    assert_eq!(
+        SMALL.wake(&writer, &reader, News::Room, 0),
+        Wake { futex: false, doorbell: true, round: 2, hint: None }
+    );
     (0..2).for_each(|_| SMALL.has_room(&reader));
     assert_eq!((SMALL.event(&writer), reader.load(ASLEEP, Ordering::Relaxed) % ROUND), (3, 0));
 }
@@ -254,7 +266,8 @@ fn a_reader_that_asks_for_it_knows_when_the_last_publications_were_made() {
 fn news_of_a_quiet_connection_are_counted_for_the_number_of_its_reader() {
     let mut ends = Ends::new();
     let (writer, reader) = ends.windows();
-    let hint = || [News::Bytes, News::Room, News::Route].map(|news| SMALL.wake(&writer, &reader, news, 0).hint);
+    let hint =
+        || [News::Bytes, News::Room, News::Route].map(|news| SMALL.wake(&writer, &reader, news, 0).hint);
     assert_eq!(hint(), [None; 3]);
     SMALL.begin_quiet(&reader, 7);
     SMALL.begin_quiet(&reader, 8);

@@ -63,7 +63,7 @@ pub fn must_look() {
 
 /// A connection has got an engine, which must be checked now and then. A look that is due for others is soon enough.
 pub fn must_check_engine() {
-    // SeqCst: the next look, which begins after that time, finds the connection.
+    // SeqCst: pairs with the acquire load in `owing::begin_look`. The next look, which begins after that time, finds the connection.
     fence(Ordering::SeqCst);
     let is_due = LOOKED_AT.load(Ordering::Relaxed) == owing::begin_look(&OWING)
         && kernel::now_ns() < LOOK_AGAIN_NS.load(Ordering::Relaxed);

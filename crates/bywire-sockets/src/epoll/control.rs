@@ -14,7 +14,7 @@ use crate::connection::readiness::{ALWAYS, IN, OUT, Ready};
 use crate::connection::sockets::{self, Connection, STREAM, Socket};
 use crate::datagram::members as datagrams;
 use crate::epoll::events::{EDGE, ONCE, asked, ready};
-use crate::epoll::registrations::{self, arm, claim, free, name, of_socket, unlink_from_socket};
+use crate::epoll::registrations::{self, arm, claim, name, of_socket, unlink_from_socket};
 use crate::epoll::{members, nested, order, parked, quiet, sets, sleepers};
 use crate::memory::arena::{EpollItem, EpollSet, listed};
 use crate::memory::descriptors::{self, DescriptorKind};
@@ -334,7 +334,7 @@ impl OpenSet {
 
     fn remove(&self, socket: &Socket, at: u32, item: &EpollItem) {
         unlink_from_socket(socket.shared, at);
-        free(self.set, at, item);
+        quiet::free(self.set, at, item);
     }
 }
 

@@ -7,8 +7,8 @@ use libc::epoll_event;
 
 use crate::connection::sockets::{self, Socket};
 use crate::epoll::events::ONCE;
-use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
-use crate::epoll::{members, nested, parked};
+use crate::epoll::registrations::{self, of_socket, unlink_from_socket};
+use crate::epoll::{members, nested, parked, quiet};
 use crate::memory::arena::{EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{pid, real};
@@ -27,7 +27,7 @@ pub fn forget(socket: &Socket) {
             continue;
         }
         unlink_from_socket(socket.shared, at);
-        free(set, at, item);
+        quiet::free(set, at, item);
     }
 }
 
@@ -57,7 +57,7 @@ pub fn leave(socket: &Socket, closing: Option<i32>, is_meant: impl Fn(&EpollItem
             unsafe { real::epoll_ctl(set_fd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
         }
         unlink_from_socket(socket.shared, at);
-        free(set, at, item);
+        quiet::free(set, at, item);
     }
 }
 

@@ -15,7 +15,8 @@ use bywire_ring::list;
 
 use crate::connection::sockets::Socket;
 use crate::epoll::events::{EDGE, ONCE};
-use crate::epoll::registrations::{self, free, is_parked, item, of_socket, unlink_from_socket};
+use crate::epoll::quiet;
+use crate::epoll::registrations::{self, is_parked, item, of_socket, unlink_from_socket};
 use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::os::{errno, own_call, real};
@@ -75,7 +76,7 @@ fn forget(set: &EpollSet, at: u32, item: &EpollItem) {
     if let Some(shared) = sockets.and_then(|all| all.get(item.socket.load(Ordering::Relaxed) as usize)) {
         unlink_from_socket(shared, at);
     }
-    free(set, at, item);
+    quiet::free(set, at, item);
 }
 
 /// Removes all that are parked in a set.

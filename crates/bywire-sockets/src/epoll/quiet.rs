@@ -64,6 +64,7 @@ pub fn is_possible(set: &EpollSet, at: u32, item: &EpollItem, connection: &Conne
         // Its number is the socket's, so only one of its registrations can be quiet.
         && connection.shared.items.load(Ordering::Relaxed) == at
         && item.next_of_socket.load(Ordering::Relaxed) == 0
+        // Acquire: pairs with the release store in `offer::answered`. The peer's page is mapped before.
         && peers::has_page(connection.local.peer.load(Ordering::Acquire))
         && connection.is_at_rest()
 }
@@ -193,6 +194,40 @@ fn each_of(set: &EpollSet, number: usize, mut visit: impl FnMut(u32, &EpollItem)
         visit(at, found);
         at = next;
     }
+}
+
+/// Removes a registration from its set's list and frees it. The caller removes it from the socket's list.
+pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
+    let listed = item.listed.swap(listed::NOT, Ordering::Relaxed);
+    if matches!(listed, listed::CARRIED | listed::CHANGING) {
+        list::take_out(&set.carried, at, ITEMS, next_of_set);
+    }
+    if matches!(listed, listed::QUIET | listed::CHANGING) {
+        take_out(set, at, item);
+    }
+    item.parked.store(0, Ordering::Relaxed);
+    // Release: pairs with the exchange in `claim`.
+    item.set.store(0, Ordering::Release);
+}
+
+/// Removes all registrations from a set's list, and from the lists of their sockets. The caller holds the set's lock.
+pub fn empty(set: &EpollSet) {
+    let Some(family) = arena::shared() else { return };
+    end_all(set);
+    for _ in 0..ITEMS {
+        let at = set.carried.load(Ordering::Relaxed);
+        let Some(gone) = item(at) else { break };
+        if let Some(shared) = family.sockets.get(gone.socket.load(Ordering::Relaxed) as usize) {
+            registrations::unlink_from_socket(shared, at);
+        }
+        // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `events::has_ready`.
+        set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
+        gone.listed.store(listed::NOT, Ordering::Relaxed);
+        // Release: pairs with the exchange in `claim`.
+        gone.set.store(0, Ordering::Release);
+    }
+    // Relaxed: the list is empty.
+    set.carried.store(0, Ordering::Relaxed);
 }
 
 fn next_of_set(at: u32) -> Option<&'static AtomicU32> {

@@ -6,8 +6,7 @@ use bywire_ring::list;
 use libc::epoll_event;
 
 use crate::connection::sockets::{self, Connection, Socket};
-use crate::epoll::quiet;
-use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, SOCKETS, SharedSocket, listed};
+use crate::memory::arena::{self, EpollItem, ITEMS, SOCKETS, SharedSocket, listed};
 use crate::memory::descriptors::{self, DescriptorKind};
 
 /// The kernel reports the name of a registration: this value, its generation, its index.
@@ -47,40 +46,6 @@ pub fn connection(item: &EpollItem) -> Option<Connection> {
         return Some(connection);
     }
     sockets::by_index(descriptors::of_socket(index)?, index)?.mapped().ok()
-}
-
-/// Removes a registration from its set's list and frees it. The caller removes it from the socket's list.
-pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
-    let listed = item.listed.swap(listed::NOT, Ordering::Relaxed);
-    if matches!(listed, listed::CARRIED | listed::CHANGING) {
-        list::take_out(&set.carried, at, ITEMS, |at| self::item(at).map(|item| &item.next_of_set));
-    }
-    if matches!(listed, listed::QUIET | listed::CHANGING) {
-        quiet::take_out(set, at, item);
-    }
-    item.parked.store(0, Ordering::Relaxed);
-    // Release: pairs with the exchange in `claim`.
-    item.set.store(0, Ordering::Release);
-}
-
-/// Removes all registrations from a set's list, and from the lists of their sockets. The caller holds the set's lock.
-pub fn empty(set: &EpollSet) {
-    let Some(family) = arena::shared() else { return };
-    quiet::end_all(set);
-    for _ in 0..ITEMS {
-        let at = set.carried.load(Ordering::Relaxed);
-        let Some(gone) = item(at) else { break };
-        if let Some(shared) = family.sockets.get(gone.socket.load(Ordering::Relaxed) as usize) {
-            unlink_from_socket(shared, at);
-        }
-        // Release: pairs with the acquire loads of the list's head in `wait::View::look` and `events::has_ready`.
-        set.carried.store(gone.next_of_set.load(Ordering::Relaxed), Ordering::Release);
-        gone.listed.store(listed::NOT, Ordering::Relaxed);
-        // Release: pairs with the exchange in `claim`.
-        gone.set.store(0, Ordering::Release);
-    }
-    // Relaxed: the list is empty.
-    set.carried.store(0, Ordering::Relaxed);
 }
 
 /// Removes a registration from its socket's list.

@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use crate::connection::sockets;
-use crate::epoll::registrations::{self, free, of_socket, unlink_from_socket};
+use crate::epoll::quiet;
+use crate::epoll::registrations::{of_socket, unlink_from_socket};
 use crate::memory::arena::{self, EpollSet, SETS};
 use crate::memory::descriptors::{self, DescriptorKind};
 use crate::memory::holders;
@@ -47,7 +48,7 @@ fn begin_set(index: u32, set: &EpollSet) -> u32 {
     /// The generations that fit beside a descriptor's kind and the index.
     const GENERATIONS: u32 = (1 << 30) / SETS as u32;
     let _held = set.lock.hold();
-    registrations::empty(set);
+    quiet::empty(set);
     let generation = (set.generation.load(Ordering::Relaxed) + 1) % GENERATIONS;
     set.generation.store(generation, Ordering::Relaxed);
     for field in [
@@ -118,7 +119,7 @@ pub fn let_go_of_all() {
             // All at once, not one by one with the sockets. The record may belong to another set by now, which has
             // emptied it.
             if descriptors::set_named(name).is_some() {
-                registrations::empty(set);
+                quiet::empty(set);
             }
         }
     }
@@ -144,7 +145,7 @@ pub fn clear(name: u32) {
     let _held = set.lock.hold();
     // The record may belong to another set by now, which has emptied it.
     if descriptors::set_named(name).is_some() {
-        registrations::empty(set);
+        quiet::empty(set);
     }
     // Registrations of sockets that are not carried are in none of the set's lists: they are found through the sockets.
     // Those of sockets that other processes have carry a name that no set will have, and go with the sockets.
@@ -153,7 +154,7 @@ pub fn clear(name: u32) {
             of_socket(socket).find(|(_, item)| item.set.load(Ordering::Relaxed) == name)
         {
             unlink_from_socket(socket.shared, at);
-            free(set, at, item);
+            quiet::free(set, at, item);
         }
     });
 }

@@ -7,18 +7,9 @@
 use core::sync::atomic::Ordering;
 
 use bywire_ring::hints as rule;
-use bywire_ring::stream::Window;
 
-use crate::memory::arena::{self, Counts, Peer, SharedArena};
+use crate::memory::arena::{self, SharedArena};
 use crate::wakeup::{doorbell, peers};
-
-/// A program has got this record: its counts are known from here on.
-pub fn begin(peer: &Peer, counts: &Counts, page: &Window) {
-    peer.sum.store(rule::sum(page), Ordering::Relaxed);
-    for (number, known) in counts.iter().enumerate() {
-        known.store(rule::counted(page, number), Ordering::Relaxed);
-    }
-}
 
 /// Counts news of this program for a connection at which the other end does not look.
 #[cold]

@@ -4,6 +4,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 
 use bywire_pairing::protocol::PAGE_BYTES;
+use bywire_ring::hints;
 use bywire_ring::owner;
 use bywire_ring::program_doorbell as rule;
 use bywire_ring::stream::Window;
@@ -11,7 +12,7 @@ use bywire_ring::stream::Window;
 use crate::memory::arena::{self, Counts, PEERS, Peer};
 use crate::memory::{descriptors, segment};
 use crate::os::real;
-use crate::wakeup::{doorbell, hints};
+use crate::wakeup::doorbell;
 
 /// Wakes the program at the other end, if it sleeps. What the program will find was published before, followed by a
 /// fence.
@@ -89,10 +90,18 @@ pub fn add(number: u32, other_user: u64, bell: i32, page: i32) -> Option<u32> {
     if let Some(own) = arena::private() {
         // SAFETY: mapped above.
         let page = unsafe { Window::new(address, PAGE_BYTES) };
-        own.counts.get(index).iter().for_each(|counts| hints::begin(peer, counts, &page));
+        own.counts.get(index).iter().for_each(|counts| begin_counts(peer, counts, &page));
         own.peers_end.fetch_max(index as u32 + 1, Ordering::Relaxed);
     }
     Some(index as u32)
+}
+
+/// What a program has counted before is known.
+fn begin_counts(peer: &Peer, counts: &Counts, page: &Window) {
+    peer.sum.store(hints::sum(page), Ordering::Relaxed);
+    for (number, known) in counts.iter().enumerate() {
+        known.store(hints::counted(page, number), Ordering::Relaxed);
+    }
 }
 
 /// Moves a page to the place in the address space that its record has had before, if it has one. Returns where the page is.
@@ -108,7 +117,7 @@ fn settle(peer: &Peer, page: *mut u8) -> *mut u8 {
     // SAFETY: the page was mapped just now, and the place holds what `vacate` has left there.
     let moved = unsafe { libc::mremap(page.cast(), PAGE_BYTES, PAGE_BYTES, flags, place) };
     if moved == libc::MAP_FAILED {
-        // SAFETY: as above; nobody knows it.
+        // SAFETY: the caller has mapped it just now, and nobody else knows it.
         unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
         return ptr::null_mut();
     }
