@@ -13,7 +13,8 @@
 //! The first fences ensure that either the reader's last look finds what was published, or the writer finds the connection quiet.
 //! The others are those of [`crate::program_doorbell`]: either the reader finds the count, or the writer finds a sleeper.
 //!
-//! A writer that does not count keeps its own news from the reader, and nobody else's.
+//! A writer that does not count keeps its own news from the reader, and nobody else's. One that counts without news makes the reader
+//! look at its quiet connections in vain, as it looked at all connections before.
 
 use core::sync::atomic::Ordering;
 
@@ -26,8 +27,8 @@ const WARM: usize = 64;
 /// The offset of the sum in the writer's page, and of the count for each number.
 const SUM: usize = 1984;
 const COUNTS: usize = 2048;
-/// The end of the last count.
-pub const END: usize = COUNTS + 8 * NUMBERS;
+/// The length of a page that has all counts.
+pub const PAGE_BYTES_MIN: usize = COUNTS + 8 * NUMBERS;
 
 /// The number of a connection that was busy lately, which has this name at the reader.
 pub const fn warm(name: u64) -> usize {

@@ -22,6 +22,11 @@ pub fn owe<W: Word>(word: &W) {
     }
 }
 
+/// Returns whether one thing was counted between two values of the word, while something may have been owed.
+pub fn is_next(before: u32, after: u32) -> bool {
+    before & MAY != 0 && after == before.wrapping_add(ONE)
+}
+
 /// May something be owed? If so, a thread that waits for other things looks.
 #[inline(always)]
 pub fn may<W: Word>(word: &W) -> bool {

@@ -1,11 +1,11 @@
 //! Connections at which no turn of the engine looks.
 
-use std::collections::HashMap;
+use bywire_ring::hints;
 
 /// The names of quiet connections, by the number of each.
 #[derive(Debug, Default)]
 pub struct Quiet {
-    by_number: HashMap<usize, Vec<u64>>,
+    by_number: Vec<Vec<u64>>,
     /// Numbers for which news were counted. The list is kept for its memory.
     pub hinted: Vec<usize>,
 }
@@ -13,7 +13,11 @@ pub struct Quiet {
 impl Quiet {
     /// The connections with this number.
     pub fn of_number(&mut self, number: usize) -> &mut Vec<u64> {
-        self.by_number.entry(number).or_default()
+        let number = number % hints::NUMBERS;
+        if self.by_number.len() <= number {
+            self.by_number.resize_with(number + 1, Vec::new);
+        }
+        &mut self.by_number[number]
     }
 
     /// Takes one out.

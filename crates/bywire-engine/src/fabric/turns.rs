@@ -82,6 +82,9 @@ impl Fabric {
         for program in &self.programs {
             program.upgrade().iter().for_each(|program| program.note_hints(&mut numbers));
         }
+        // Programs choose the same numbers.
+        numbers.sort_unstable();
+        numbers.dedup();
         let mut has_news = false;
         for number in numbers.drain(..) {
             let names = self.quiet.of_number(number);

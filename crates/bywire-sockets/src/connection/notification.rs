@@ -1,6 +1,6 @@
 //! Wakes threads that sleep at either end of a connection.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use bywire_ring::stream::News;
 
@@ -14,12 +14,12 @@ impl Connection {
     pub fn tell(&self, news: News) {
         let woken = self.shared.woken.load(Ordering::Relaxed);
         let wake = STREAM.wake(&self.own, &self.remote, news, woken);
+        if let Some(number) = wake.hint {
+            hints::count(number);
+        }
         if wake.futex {
             self.shared.woken.store(wake.round, Ordering::Relaxed);
             wake_futex(self.own.event_address());
-        }
-        if let Some(number) = wake.hint {
-            hints::count(number);
         }
         if news == News::Route {
             self.count_own_news();
@@ -38,6 +38,8 @@ impl Connection {
 
     /// This end has changed. Its epoll sets look at it, also if it is quiet.
     pub fn count_own_news(&self) {
+        // SeqCst: pairs with the fence of `Stream::begin_quiet`. Either the last look there finds the change, or it is counted here.
+        fence(Ordering::SeqCst);
         if STREAM.is_quiet(&self.own) {
             hints::count_own(STREAM.number(&self.own));
         }

@@ -3,7 +3,7 @@
 //! They go there as room becomes available, in every call and every wait on the connection. Until then no other byte of
 //! that direction is sent.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bywire_ring::lane::Corrupt;
 use bywire_ring::owing;
@@ -23,6 +23,8 @@ const LOOKS: u32 = 200;
 pub const LOOK_NS: u64 = 10_000_000;
 /// A look at many connections takes long. The next one begins after this many times as long.
 const LOOK_PAUSE: u64 = 100;
+/// But never after more than this time: the thread may have been away meanwhile.
+const LOOK_PAUSE_NS_MAX: u64 = 200_000_000;
 
 /// What this process has found to be owed, and whether it has found since that nothing is owed.
 static OWING: AtomicU32 = AtomicU32::new(0);
@@ -63,12 +65,12 @@ pub fn must_look() {
 
 /// A connection has got an engine, which must be checked now and then. A look that is due for others is soon enough.
 pub fn must_check_engine() {
-    // SeqCst: pairs with the acquire load in `owing::begin_look`. The next look, which begins after that time, finds the connection.
-    fence(Ordering::SeqCst);
-    let is_due = LOOKED_AT.load(Ordering::Relaxed) == owing::begin_look(&OWING)
-        && kernel::now_ns() < LOOK_AGAIN_NS.load(Ordering::Relaxed);
-    if !is_due || !may_owe() {
-        must_look();
+    let before = owing::begin_look(&OWING);
+    must_look();
+    let after = owing::begin_look(&OWING);
+    // Nobody has counted anything else meanwhile, and a look is due: it is the next one.
+    if owing::is_next(before, after) && kernel::now_ns() < LOOK_AGAIN_NS.load(Ordering::Relaxed) {
+        let _ = LOOKED_AT.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +102,7 @@ fn pay_all(left_ns: Option<u64>) -> Option<u64> {
         // A wait may come every few microseconds, and a program may have thousands of connections.
         Some(next_ns) if !owes => {
             let spent_ns = kernel::now_ns().saturating_sub(now_ns);
-            let again_ns = next_ns.min(LOOK_NS).max(LOOK_PAUSE * spent_ns);
+            let again_ns = next_ns.min(LOOK_NS).max((LOOK_PAUSE * spent_ns).min(LOOK_PAUSE_NS_MAX));
             DUE_NS.store(now_ns + next_ns.max(again_ns), Ordering::Relaxed);
             LOOK_AGAIN_NS.store(now_ns + again_ns, Ordering::Relaxed);
             LOOKED_AT.store(look, Ordering::Relaxed);

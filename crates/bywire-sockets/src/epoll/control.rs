@@ -304,7 +304,11 @@ impl OpenSet {
 
     /// Adds the registration to the list that every look at the set walks.
     fn list(&self, connection: &Connection, at: u32, item: &EpollItem) {
-        if item.listed.swap(listed::CARRIED, Ordering::Relaxed) != listed::NOT {
+        let listed = &item.listed;
+        if listed
+            .compare_exchange(listed::NOT, listed::CARRIED, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
             return;
         }
         quiet::begin(self.set, item);

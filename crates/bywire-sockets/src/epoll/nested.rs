@@ -83,7 +83,7 @@ pub fn watch(fd: i32, set: &EpollSet) {
     let held = family.nesting.hold();
     let was_nested = set.nested.swap(1, Ordering::Relaxed);
     drop(held);
-    if was_nested == 0 {
+    if was_nested == 0 || set.quiet_count.load(Ordering::Relaxed) != 0 {
         errno::keep(|| look_at_all(fd, set));
     }
 }

@@ -3,8 +3,12 @@
 //! A look walks the list of the set's carried registrations. One for which many walks in a row have found nothing, while they
 //! found something for others, leaves that list. From then on its peer counts its news ([`hints`]), and a look at the set costs
 //! nothing for it. It is listed again when there are news of its number, when the kernel has an event for it, or when the program
-//! changes it. All of this happens under the set's lock.
+//! changes it. The lists change under the set's lock.
+//!
+//! A hint may be lost with a thread that has published something and is killed, or leaves its call by a jump, before it counts. So
+//! all quiet registrations are looked at once in a second.
 
+use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use bywire_ring::hints::{self, NUMBERS};
@@ -14,11 +18,13 @@ use crate::connection::readiness::OUT;
 use crate::connection::sockets::{Connection, STREAM};
 use crate::epoll::events::EDGE;
 use crate::epoll::registrations::{self, item};
-use crate::memory::arena::{self, EpollItem, EpollSet, ITEMS, listed};
+use crate::memory::arena::{self, Counts, EpollItem, EpollSet, ITEMS, Quiet, listed};
 use crate::wakeup::{hints as news, peers};
 
 /// Walks in a row that find nothing for a registration before it is quiet. So many cost more than to list it again.
 const WALKS: u8 = 64;
+/// From one look at all quiet registrations to the next.
+const SWEEP_NS: u64 = 1_000_000_000;
 /// A walk over fewer registrations costs less than a quiet one's next news.
 const WALKED_MIN: usize = 8;
 
@@ -31,6 +37,8 @@ static EVER: AtomicU32 = AtomicU32::new(0);
 pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
     let walks = set.walks.load(Ordering::Relaxed) as u8;
     walked >= WALKED_MIN
+        // What is watched itself tells its watchers of nothing that only the peers know.
+        && set.nested.load(Ordering::Relaxed) == 0
         && walks.wrapping_sub(item.found_at.load(Ordering::Relaxed)) >= WALKS
         && item.listed.load(Ordering::Relaxed) == listed::CARRIED
 }
@@ -53,11 +61,9 @@ pub fn note_found(set: &EpollSet, item: &EpollItem) {
 }
 
 /// Returns whether a registration may be quiet, which a look has just found without events.
-pub fn is_possible(set: &EpollSet, at: u32, item: &EpollItem, connection: &Connection) -> bool {
+pub fn is_possible(at: u32, item: &EpollItem, connection: &Connection) -> bool {
     let wanted = item.events.load(Ordering::Relaxed);
-    // The kernel tells the sets around this one of nothing that it does not know itself.
-    set.nested.load(Ordering::Relaxed) == 0
-        && (wanted & OUT == 0 || wanted & EDGE != 0)
+    (wanted & OUT == 0 || wanted & EDGE != 0)
         && item.spent.load(Ordering::Relaxed) == 0
         && item.heard.load(Ordering::Relaxed) == 0
         && registrations::number(item).is_some()
@@ -103,19 +109,21 @@ pub fn end(set: &EpollSet, at: u32, item: &EpollItem) {
     item.listed.store(listed::CHANGING, Ordering::Relaxed);
     item.settled.store(0, Ordering::Relaxed);
     list::put(&set.carried, at, &item.next_of_set);
-    take_out(set, at, item);
+    unlink(set, at, item);
     begin(set, item);
     item.listed.store(listed::CARRIED, Ordering::Relaxed);
+    // The last step: a process that is killed on the way leaves the count too high. Release: pairs with the acquire load in
+    // `has_carried`, behind which the list's head is read.
+    set.quiet_count.fetch_sub(1, Ordering::Release);
     if let Some(connection) = registrations::connection(item) {
         end_counting(&connection);
     }
 }
 
 /// Takes a quiet registration out of the list of its number.
-pub fn take_out(set: &EpollSet, at: u32, item: &EpollItem) {
+fn unlink(set: &EpollSet, at: u32, item: &EpollItem) {
     if let Some(first) = first_of(set, item) {
         list::take_out(first, at, ITEMS, |at| registrations::item(at).map(|item| &item.next_quiet));
-        set.quiet_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -126,6 +134,25 @@ pub fn end_all(set: &EpollSet) {
             each_of(set, number, |at, item| end(set, at, item));
         }
         set.quiet_count.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Lists the quiet registrations again that have news, whether they were counted or not, if that was not done for a while. The caller
+/// does not hold the set's lock.
+pub fn sweep(set: &EpollSet, now_ns: u64) {
+    if set.quiet_count.load(Ordering::Relaxed) == 0
+        || now_ns < set.swept_ns.load(Ordering::Relaxed).saturating_add(SWEEP_NS)
+    {
+        return;
+    }
+    let _held = set.lock.hold();
+    set.swept_ns.store(now_ns, Ordering::Relaxed);
+    for number in 0..NUMBERS {
+        each_of(set, number, |at, item| {
+            if registrations::connection(item).is_none_or(|connection| has_news(item, &connection)) {
+                end(set, at, item);
+            }
+        });
     }
 }
 
@@ -145,13 +172,15 @@ pub fn follow(set: &EpollSet) {
     }
 }
 
-fn follow_counts(set: &EpollSet, news: &arena::Counts) {
-    for (number, (count, seen)) in news.iter().zip(&set.seen).enumerate() {
+fn follow_counts(set: &EpollSet, news: &Counts) {
+    let Some(quiet) = quiet_of(set) else { return };
+    for (number, (count, seen)) in news.iter().zip(&quiet.seen).enumerate() {
         // Acquire: pairs with the release addition in `hints::note`. The look at the connections comes next.
         let count = count.load(Ordering::Acquire);
         if seen.load(Ordering::Relaxed) != count {
-            seen.store(count, Ordering::Relaxed);
             follow_number(set, number);
+            // Behind that, as the process may be killed on the way.
+            seen.store(count, Ordering::Relaxed);
         }
     }
 }
@@ -162,10 +191,11 @@ fn follow_number(set: &EpollSet, number: usize) {
     each_of(set, number, |at, item| {
         let connection = registrations::connection(item);
         let is_still = item.listed.load(Ordering::Relaxed) == listed::QUIET
-            && connection.as_ref().is_none_or(|connection| !has_news(item, connection));
+            // The news of a connection that this process does not have are for another one's look.
+            && connection.as_ref().is_some_and(|connection| !has_news(item, connection));
         if !is_still {
             end(set, at, item);
-        } else if !hints::is_cold(number) && connection.is_some() {
+        } else if !hints::is_cold(number) {
             end(set, at, item);
             let walks = set.walks.load(Ordering::Relaxed) as u8;
             item.found_at.store(walks.wrapping_sub(WALKS), Ordering::Relaxed);
@@ -177,16 +207,16 @@ fn follow_number(set: &EpollSet, number: usize) {
 
 /// Returns whether there may be news of a quiet registration.
 fn has_news(item: &EpollItem, connection: &Connection) -> bool {
-    let is_edge = item.events.load(Ordering::Relaxed) & EDGE != 0;
+    let wanted = item.events.load(Ordering::Relaxed);
     !connection.is_at_rest()
         // Others may have taken the bytes already, and this end may have filled its ring.
-        || is_edge
-            && (item.seen_tail.load(Ordering::Relaxed) != STREAM.tail(&connection.remote)
-                || item.seen_full.load(Ordering::Relaxed) != connection.shared.full.load(Ordering::Relaxed))
+        || wanted & EDGE != 0 && item.seen_tail.load(Ordering::Relaxed) != STREAM.tail(&connection.remote)
+        || wanted & OUT != 0
+            && item.seen_full.load(Ordering::Relaxed) != connection.shared.full.load(Ordering::Relaxed)
 }
 
 fn each_of(set: &EpollSet, number: usize, mut visit: impl FnMut(u32, &EpollItem)) {
-    let Some(first) = set.quiet.get(number) else { return };
+    let Some(first) = quiet_of(set).and_then(|quiet| quiet.first.get(number)) else { return };
     let mut at = list::step(first);
     for _ in 0..ITEMS {
         let Some(found) = item(at) else { return };
@@ -203,7 +233,8 @@ pub fn free(set: &EpollSet, at: u32, item: &EpollItem) {
         list::take_out(&set.carried, at, ITEMS, next_of_set);
     }
     if matches!(listed, listed::QUIET | listed::CHANGING) {
-        take_out(set, at, item);
+        unlink(set, at, item);
+        set.quiet_count.fetch_sub(1, Ordering::Relaxed);
     }
     item.parked.store(0, Ordering::Relaxed);
     // Release: pairs with the exchange in `claim`.
@@ -234,15 +265,23 @@ fn next_of_set(at: u32) -> Option<&'static AtomicU32> {
     item(at).map(|item| &item.next_of_set)
 }
 
-fn first_of<'a>(set: &'a EpollSet, item: &EpollItem) -> Option<&'a AtomicU32> {
-    set.quiet.get(usize::from(item.number.load(Ordering::Relaxed)))
+fn first_of(set: &EpollSet, item: &EpollItem) -> Option<&'static AtomicU32> {
+    quiet_of(set)?.first.get(usize::from(item.number.load(Ordering::Relaxed)))
+}
+
+fn quiet_of(set: &EpollSet) -> Option<&'static Quiet> {
+    let family = arena::shared()?;
+    // Every set is one of the table's.
+    let from_first = ptr::from_ref(set) as usize - family.sets.as_ptr() as usize;
+    family.quiet.get(from_first / size_of::<EpollSet>())
 }
 
 impl EpollSet {
     /// Returns whether it has a registration of a carried connection.
     #[inline]
     pub fn has_carried(&self) -> bool {
-        // Acquire: pairs with the release exchange in `list::put`, and the release stores of the list's head.
-        self.carried.load(Ordering::Acquire) != 0 || self.quiet_count.load(Ordering::Relaxed) != 0
+        // Acquire, both: pair with the release exchange in `list::put` and the release stores of the list's head, and with the
+        // release subtraction in `end`. One that was quiet at the first load is on the list by the second.
+        self.quiet_count.load(Ordering::Acquire) != 0 || self.carried.load(Ordering::Acquire) != 0
     }
 }

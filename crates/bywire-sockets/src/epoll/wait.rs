@@ -211,6 +211,7 @@ impl Wait<'_> {
         }
         let sleeping = Sleeping::announce(view.name, view.set, view.place)?;
         nested::tell_kernel(view.name, view.set);
+        view.sweep();
         let found = view.look(self.events, self.count);
         if found > 0 {
             drop(sleeping);
@@ -231,6 +232,7 @@ impl Wait<'_> {
 
     /// The kernel's answer at once, without the events for [`View::look`].
     fn ask(&self, view: &View) -> i32 {
+        view.sweep();
         nested::tell_kernel(view.name, view.set);
         let (mut was_flag, mut was_parked) = (false, false);
         loop {
@@ -275,6 +277,12 @@ impl Wait<'_> {
 }
 
 impl View {
+    fn sweep(&self) {
+        if self.set.quiet_count.load(Ordering::Relaxed) != 0 {
+            quiet::sweep(self.set, kernel::now_ns());
+        }
+    }
+
     /// Counts a turn in which the kernel was not asked.
     fn without_kernel(&self, found: i32) -> i32 {
         self.set.turn.fetch_add(1, Ordering::Relaxed);
@@ -447,9 +455,13 @@ impl View {
     /// A registration for which many looks have found nothing is quiet from here on, unless one more finds something.
     #[cold]
     fn silence(&self, at: u32, item: &EpollItem, before: u32) -> Silenced {
-        let possible = registrations::connection(item)
-            .filter(|connection| quiet::is_possible(self.set, at, item, connection));
-        let Some(connection) = possible else { return Silenced::Not(None) };
+        let possible =
+            registrations::connection(item).filter(|connection| quiet::is_possible(at, item, connection));
+        let Some(connection) = possible else {
+            // Not each walk asks again.
+            quiet::note_found(self.set, item);
+            return Silenced::Not(None);
+        };
         quiet::begin_counting(item, &connection);
         let found = self.due(at, item, false);
         if found.is_none() && connection.is_at_rest() {

@@ -34,6 +34,8 @@ pub struct SharedArena {
     pub sockets: [SharedSocket; SOCKETS],
     /// Index 0 is never used.
     pub sets: [EpollSet; SETS],
+    /// What each of the sets has of quiet registrations.
+    pub quiet: [Quiet; SETS],
     /// Index 0 is never used. The first ones, one for each socket, are the sockets' first registrations.
     pub items: [EpollItem; ITEMS],
     /// Counts that are taken back from killed processes; see [`crate::memory::robust`].
@@ -386,12 +388,20 @@ pub struct EpollSet {
     pub quiet_count: AtomicU32,
     /// [`SharedArena::news_sum`] when the counts were compared last.
     pub seen_sum: AtomicU64,
+    /// When all quiet registrations were looked at.
+    pub swept_ns: AtomicU64,
     /// Held while registrations change.
     pub lock: Lock<{ rank::SET }>,
     /// The process numbers of its holders, as far as there is room. Dead ones are removed. 0: free.
     pub holders: [AtomicU32; SET_HOLDERS],
-    /// The first quiet registration of each number.
-    pub quiet: [AtomicU32; NUMBERS],
+}
+
+/// The quiet registrations of an epoll set, by their numbers. It is apart from the set's record, as walks over all sets would touch
+/// it.
+#[repr(C, align(64))]
+pub struct Quiet {
+    /// The first registration of each number.
+    pub first: [AtomicU32; NUMBERS],
     /// [`SharedArena::news`], as far as they were followed here.
     pub seen: Counts,
 }

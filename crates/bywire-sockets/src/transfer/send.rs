@@ -1,6 +1,6 @@
 //! Sending on the program's sockets.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 use bywire_pairing::reason::Reason;
 use bywire_ring::distance::{self, StoreKind};
@@ -283,6 +283,12 @@ fn send_within(
                 connection.check_engine();
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.shared.full.fetch_add(1, Ordering::Relaxed);
+                    // SeqCst: pairs with the fence of `tell` at the other end. Room that comes behind this is told to a thread that
+                    // finds the count, and room that came before it may have been told to one that did not.
+                    fence(Ordering::SeqCst);
+                    if !matches!(connection.room_hint(), Ok(0)) {
+                        continue;
+                    }
                     connection.ask_kernel();
                     if done == 0 && connection.peer_is_gone() {
                         continue;

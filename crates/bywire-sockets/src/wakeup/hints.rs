@@ -6,10 +6,13 @@
 
 use core::sync::atomic::Ordering;
 
+use bywire_pairing::protocol::PAGE_BYTES;
 use bywire_ring::hints as rule;
 
 use crate::memory::arena::{self, SharedArena};
 use crate::wakeup::{doorbell, peers};
+
+const _: () = assert!(rule::PAGE_BYTES_MIN <= PAGE_BYTES);
 
 /// Counts news of this program for a connection at which the other end does not look.
 #[cold]
@@ -32,20 +35,23 @@ pub fn find(family: &SharedArena) {
     peers::each_page(|peer, counts, page| {
         let sum = rule::sum(page);
         // Acquire: pairs with the release store below. What that thread has found is counted.
-        if peer.sum.load(Ordering::Acquire) == sum {
+        let known_sum = peer.sum.load(Ordering::Acquire);
+        if known_sum == sum {
             return;
         }
         for (number, known) in counts.iter().enumerate() {
             let counted = rule::counted(page, number);
             // Acquire: as above.
-            if known.load(Ordering::Acquire) != counted {
+            let before = known.load(Ordering::Acquire);
+            if before != counted {
                 note(family, number);
-                // Release: pairs with the acquire load of another thread, which finds the family's count changed.
-                known.store(counted, Ordering::Release);
+                // Release: pairs with the acquire load of another thread, which finds the family's count changed. Another program
+                // may have got the record meanwhile, whose counts are others.
+                let _ = known.compare_exchange(before, counted, Ordering::Release, Ordering::Relaxed);
             }
         }
-        // Release: pairs with the acquire load above.
-        peer.sum.store(sum, Ordering::Release);
+        // Release: pairs with the acquire load above. As for the counts.
+        let _ = peer.sum.compare_exchange(known_sum, sum, Ordering::Release, Ordering::Relaxed);
     });
 }
 

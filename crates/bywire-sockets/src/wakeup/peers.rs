@@ -119,16 +119,24 @@ fn settle(peer: &Peer, page: *mut u8) -> *mut u8 {
     if moved == libc::MAP_FAILED {
         // SAFETY: the caller has mapped it just now, and nobody else knows it.
         unsafe { libc::munmap(page.cast(), PAGE_BYTES) };
+        abandon(peer);
         return ptr::null_mut();
     }
     moved.cast()
 }
 
-/// Puts a page of zeros in the place of one to which no connection refers any more.
-fn vacate(page: *mut u8) {
+/// A record whose place the kernel may have emptied is never used again.
+fn abandon(peer: &Peer) {
+    peer.number.store(u32::MAX, Ordering::Relaxed);
+    peer.references.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Puts a page of zeros in the place of one to which no connection refers any more. Returns whether it is there.
+fn vacate(page: *mut u8) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: mapped by `add` with this length, in a place that is the record's own. If this fails, the old page stays.
-    unsafe { libc::mmap(page.cast(), PAGE_BYTES, libc::PROT_READ, flags, -1, 0) };
+    // SAFETY: mapped by `add` with this length, in a place that is the record's own.
+    let put = unsafe { libc::mmap(page.cast(), PAGE_BYTES, libc::PROT_READ, flags, -1, 0) };
+    put != libc::MAP_FAILED
 }
 
 /// Visits the pages of all programs at the other ends of connections.
@@ -187,8 +195,8 @@ pub fn release(index: u32) {
             doorbell::discard(bell);
         }
         let page = peer.page.swap(ptr::null_mut(), Ordering::Relaxed);
-        if !page.is_null() {
-            vacate(page.cast());
+        if !page.is_null() && !vacate(page.cast()) {
+            abandon(peer);
         }
     }
     peer.references.fetch_sub(1, Ordering::Relaxed);
