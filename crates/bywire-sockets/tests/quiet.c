@@ -7,7 +7,7 @@ enum { ENDS = 24, ROUNDS = 150, SUBJECT = 3, SHORT_MS = 30, LONG_MS = 20000 };
 static int set, ends[ENDS], commands[2];
 static unsigned wanted;
 
-/* What the peer does: one byte for the work, one for the connection, and a count. */
+/* An order for the peer: one byte for the work, one for the connection, and a count. */
 struct command {
     char work, at;
     size_t count;

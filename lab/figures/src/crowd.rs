@@ -22,7 +22,7 @@ const CALL_AGAIN: Duration = Duration::from_millis(5);
 const CALLS_MAX: u32 = 2000;
 const DESCRIPTORS: u64 = 1 << 16;
 
-/// What both ends do, for readers.
+/// A description of the work of both ends, for readers.
 pub fn command(idle: usize) -> String {
     format!("32 B there and back by one epoll set, {BUSY} connections in turn, {idle} more idle")
 }

@@ -12,7 +12,7 @@ use crate::model::{Modelled, explore};
 const STREAM: Stream = Stream::new(16);
 const NUMBER: usize = 5;
 
-/// What both ends have: the segment of each, and the page of each program.
+/// The memory of both ends: the segment of each, and the page of each program.
 #[derive(Clone)]
 struct Shared {
     writer: Modelled,

@@ -37,7 +37,7 @@ static EVER: AtomicU32 = AtomicU32::new(0);
 pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
     let walks = set.walks.load(Ordering::Relaxed) as u8;
     walked >= WALKED_MIN
-        // What is watched itself tells its watchers of nothing that only the peers know.
+        // A set that is watched itself tells its watchers of nothing that only the peers know.
         && set.nested.load(Ordering::Relaxed) == 0
         && walks.wrapping_sub(item.found_at.load(Ordering::Relaxed)) >= WALKS
         && item.listed.load(Ordering::Relaxed) == listed::CARRIED

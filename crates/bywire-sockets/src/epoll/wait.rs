@@ -41,7 +41,7 @@ struct View {
     looked_at: Cell<usize>,
 }
 
-/// What has become of a registration that was to be quiet.
+/// The outcome for a registration that was to be quiet.
 enum Silenced {
     Quiet,
     /// It stays, and is due.

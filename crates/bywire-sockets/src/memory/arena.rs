@@ -34,7 +34,7 @@ pub struct SharedArena {
     pub sockets: [SharedSocket; SOCKETS],
     /// Index 0 is never used.
     pub sets: [EpollSet; SETS],
-    /// What each of the sets has of quiet registrations.
+    /// The quiet registrations of each set.
     pub quiet: [Quiet; SETS],
     /// Index 0 is never used. The first ones, one for each socket, are the sockets' first registrations.
     pub items: [EpollItem; ITEMS],
@@ -550,7 +550,7 @@ pub struct Peer {
     pub page: AtomicPtr<u64>,
     /// The state of its page when its doorbell was last rung.
     pub rung: AtomicU64,
-    /// Where in the address space the pages of this record are.
+    /// The address at which the pages of this record are mapped.
     pub place: AtomicPtr<libc::c_void>,
     /// The sum of its page's counts when they were last compared.
     pub sum: AtomicU64,

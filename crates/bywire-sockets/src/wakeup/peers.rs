@@ -96,7 +96,7 @@ pub fn add(number: u32, other_user: u64, bell: i32, page: i32) -> Option<u32> {
     Some(index as u32)
 }
 
-/// What a program has counted before is known.
+/// Notes what a program has counted so far, which is no news.
 fn begin_counts(peer: &Peer, counts: &Counts, page: &Window) {
     peer.sum.store(hints::sum(page), Ordering::Relaxed);
     for (number, known) in counts.iter().enumerate() {
