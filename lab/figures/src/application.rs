@@ -222,7 +222,7 @@ pub fn redis(mode: Mode, clients: u64, connections: u64) -> Contestant {
     })
 }
 
-/// A few busy connections beside so many idle ones: the time of a round trip.
+/// The time of a round trip on a few busy connections, beside this many idle ones.
 pub fn crowd(mode: Mode, idle: usize) -> Contestant {
     Contestant::of_value(&crowd::command(idle), Unit::Nanoseconds, move || {
         let (testbed, port, lines) = (Testbed::new(mode)?, port()?, crowd::Lines::new()?);

@@ -40,7 +40,7 @@ impl Lines {
         format!("{} crowd-server {address} {port}", self.0)
     }
 
-    /// The client, with so many idle connections beside the busy ones.
+    /// The client, with this many idle connections beside the busy ones.
     pub fn client(&self, address: &str, port: u16, idle: usize) -> String {
         format!("{} crowd-client {address} {port} {idle}", self.0)
     }

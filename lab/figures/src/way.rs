@@ -129,7 +129,7 @@ pub fn redis(open: Open, connections: u32, requests: u32) -> Contestant {
     redis_by(open, format!("-t get -c {connections} -n {requests} --csv"))
 }
 
-/// A few busy connections beside so many idle ones: the time of a round trip.
+/// The time of a round trip on a few busy connections, beside this many idle ones.
 pub fn crowd(open: Open, idle: usize) -> Contestant {
     Contestant::of_value(&crowd::command(idle), Unit::Nanoseconds, move || {
         let (way, lines) = (open()?, crowd::Lines::new()?);

@@ -30,7 +30,7 @@ pub fn add(outer_fd: i32, inner_fd: i32, inner: u32, real: &dyn Fn() -> i32) -> 
     // Relaxed, all of them: the kernel orders them before any wait on the outer set, because it adds the inner one
     // afterwards.
     let was_nested = found.nested.swap(1, Ordering::Relaxed);
-    look_at_all(inner_fd, found);
+    list_all(inner_fd, found);
     let Some((name, outer)) = descriptors::set(outer_fd) else {
         let status = real();
         match status {
@@ -84,12 +84,12 @@ pub fn watch(fd: i32, set: &EpollSet) {
     let was_nested = set.nested.swap(1, Ordering::Relaxed);
     drop(held);
     if was_nested == 0 || set.quiet_count.load(Ordering::Relaxed) != 0 {
-        errno::keep(|| look_at_all(fd, set));
+        errno::keep(|| list_all(fd, set));
     }
 }
 
-/// Whoever watches a set knows only the registrations at which every look at it looks.
-fn look_at_all(fd: i32, set: &EpollSet) {
+/// Lists every registration: sets around this one, and `poll`, know only those that each look examines.
+fn list_all(fd: i32, set: &EpollSet) {
     parked::remove_all(fd, set);
     if set.quiet_count.load(Ordering::Relaxed) != 0 {
         let _held = set.lock.hold();

@@ -21,7 +21,7 @@ use crate::epoll::registrations::{self, item};
 use crate::memory::arena::{self, Counts, EpollItem, EpollSet, ITEMS, Quiet, listed};
 use crate::wakeup::{hints as news, peers};
 
-/// Walks in a row that find nothing for a registration before it is quiet. So many cost more than to list it again.
+/// A registration for which this many walks in a row find nothing is quiet. They cost more than to list it again.
 const WALKS: u8 = 64;
 /// From one look at all quiet registrations to the next.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -32,7 +32,7 @@ const WALKED_MIN: usize = 8;
 #[unsafe(export_name = "bywire_quiet_registrations")]
 static EVER: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether so many walks have found nothing for a registration, and a walk examines so many, that it should be quiet.
+/// Returns whether a registration should be quiet: many walks have found nothing for it, and this one is long.
 #[inline]
 pub fn is_due(set: &EpollSet, item: &EpollItem, walked: usize) -> bool {
     let walks = set.walks.load(Ordering::Relaxed) as u8;

@@ -283,8 +283,8 @@ fn send_within(
                 connection.check_engine();
                 if flags & libc::MSG_DONTWAIT != 0 || connection.is_nonblocking() {
                     connection.shared.full.fetch_add(1, Ordering::Relaxed);
-                    // SeqCst: pairs with the fence of `tell` at the other end. Room that comes behind this is told to a thread that
-                    // finds the count, and room that came before it may have been told to one that did not.
+                    // SeqCst: pairs with the fence of `tell` at the other end. A thread that is told of later room finds the count.
+                    // Earlier room may have been told to a thread that did not find it, so this one looks for it.
                     fence(Ordering::SeqCst);
                     if !matches!(connection.room_hint(), Ok(0)) {
                         continue;

@@ -74,7 +74,7 @@ pub fn add(number: u32, other_user: u64, bell: i32, page: i32) -> Option<u32> {
         _ => doorbell::is_timer(bell),
     };
     let address = if is_sound { segment::accept_sealed(page, PAGE_BYTES) } else { ptr::null_mut() };
-    let address = settle(peer, address);
+    let address = if address.is_null() { address } else { map_in_place(peer, address) };
     if address.is_null() {
         close_both(bell, page);
         return None;
@@ -107,9 +107,9 @@ fn begin_counts(peer: &Peer, counts: &Counts, page: &Window) {
 /// Moves a page to the place in the address space that its record has had before, if it has one. Returns where the page is.
 ///
 /// A thread that looks at all records may read there at any moment, so this space is never given back.
-fn settle(peer: &Peer, page: *mut u8) -> *mut u8 {
+fn map_in_place(peer: &Peer, page: *mut u8) -> *mut u8 {
     let place = peer.place.load(Ordering::Relaxed);
-    if page.is_null() || place.is_null() {
+    if place.is_null() {
         peer.place.store(page.cast(), Ordering::Relaxed);
         return page;
     }
@@ -131,7 +131,7 @@ fn abandon(peer: &Peer) {
     peer.references.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Puts a page of zeros in the place of one to which no connection refers any more. Returns whether it is there.
+/// Replaces a page to which no connection refers any more by zeros. Returns whether they are there.
 fn vacate(page: *mut u8) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: mapped by `add` with this length, in a place that is the record's own.
